@@ -1,0 +1,59 @@
+"""gdpo: train language models on several rewards at once without letting the rewards blur into one.
+
+The estimators work on NumPy and PyTorch alike and need neither PyTorch nor a GPU::
+
+    import gdpo
+    gdpo.advantages([[1, 0], [0, 0], [1, 1], [0, 1]], groups=4, method="gdpo", weights=[1.0, 0.5])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gdpo.core.errors import Error
+from gdpo.core.estimators import Estimate, advantages, estimate, estimator, validate
+from gdpo.version import __version__
+
+if TYPE_CHECKING:
+    from gdpo import rewards, weights
+    from gdpo.objective import Objective, Progress, Reward
+    from gdpo.rewards import reward
+
+_LATER = {
+    "Objective": "gdpo.objective",
+    "Progress": "gdpo.objective",
+    "Reward": "gdpo.objective",
+    "reward": "gdpo.rewards",
+}
+_ROOMS = ("adapters", "core", "report", "rewards", "rollouts", "training", "weights")
+
+
+def __getattr__(name: str) -> Any:
+    # What is not the core is imported at first use, so that `import gdpo` stays fast.
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
+    if name in _ROOMS:
+        return importlib.import_module(f"gdpo.{name}")
+    raise AttributeError(f"module 'gdpo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LATER, *_ROOMS])
+
+
+__all__ = [
+    "Error",
+    "Estimate",
+    "Objective",
+    "Progress",
+    "Reward",
+    "__version__",
+    "advantages",
+    "estimate",
+    "estimator",
+    "reward",
+    "rewards",
+    "validate",
+    "weights",
+]
