@@ -54,8 +54,8 @@ class Combination:
     carriers: Array
     """[B] number of rewards of positive weight that are live and present for the rollout."""
 
-    def __truediv__(self, divisor: Array) -> Combination:
-        """Divide by a positive scale [B]; 0 / 0 is 0."""
+    def divided(self, divisor: Array) -> Combination:
+        """The same over a positive scale [B]; 0 / 0 is 0."""
         xp = namespace(divisor)
         safe = xp.where(divisor == 0, 1.0, divisor)
         part = self.part

@@ -68,8 +68,7 @@ def estimator(
 def grpo(batch: Batch) -> Combination:
     """A = c / (std_group(c) + eps): sum the rewards, then normalise in the group."""
     c = batch.combine(batch.deviation)
-    spread: Array = batch.group_std(c)
-    return c / spread
+    return c.divided(batch.group_std(c))
 
 
 @estimator(

@@ -1,0 +1,5 @@
+"""The one table of rollouts: what every adapter writes and every measure reads."""
+
+from gdpo.rollouts.table import SCHEMA_VERSION, rollout_frame, write_frame
+
+__all__ = ["SCHEMA_VERSION", "rollout_frame", "write_frame"]

@@ -1,0 +1,5 @@
+"""``python -m gdpo``."""
+
+from gdpo.cli import main
+
+main()

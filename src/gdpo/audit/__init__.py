@@ -1,0 +1,1 @@
+"""What rewards teach, measured on within-group data."""

@@ -1,0 +1,146 @@
+"""The command line: what, then ``key=value``, then flags. Exit codes: 0 done, 2 bad input, 130 interrupted."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gdpo.core.errors import Error
+from gdpo.version import __version__
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="Train language models on several rewards at once without letting the rewards blur into one.",
+)  # fmt: skip
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="changes to the recipe")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"gdpo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Root command; subcommands do the work."""
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="a recipe (see `gdpo list recipes`), a YAML file, or a run folder")],
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run where it stopped.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the resolved recipe and do nothing.")] = False,
+) -> None:
+    """Train a model by a recipe: `gdpo train math steps=50 weights.format=0.5`."""
+    from gdpo.training import recipe as recipes
+    from gdpo.training.run import RunFolder
+
+    folder = Path(recipe) if (Path(recipe) / "run.json").is_file() else None
+    if folder is not None:
+        if overrides:
+            raise Error(f"{overrides[0]!r} cannot change a run that exists; resume {folder} as it is")
+        if not (resume or show):
+            raise Error(f"{folder} is a run that exists; add --resume to go on with it")
+    resolved = recipes.from_run(folder) if folder else recipes.load(recipe, overrides or [])
+    if show:
+        typer.echo(resolved.to_yaml(), nl=False)
+        return
+    _need_train_extra()
+    if resume:
+        run = RunFolder.resume(folder or resolved.folder, None if folder else resolved)
+    else:
+        run = RunFolder.create(resolved, "gdpo " + shlex.join(sys.argv[1:]))
+    _train(resolved, run)
+
+
+@app.command()
+def compare(
+    recipe: Annotated[str, typer.Argument(help="a recipe or a YAML file")],
+    overrides: Overrides = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Runs side by side; 0: as the cores allow.")] = 0,
+) -> None:
+    """Run a recipe under several settings and seeds: `gdpo compare math method=grpo,gdpo seed=0..2`.
+
+    A comma or a range makes a sweep. Run again, the command goes on where it stopped.
+    """
+    from gdpo.training.compare import Sweep, run_sweep
+
+    _need_train_extra()
+    sweep = Sweep.parse(recipe, overrides or [])
+    failed = run_sweep(sweep, jobs=jobs, command="gdpo " + shlex.join(sys.argv[1:]), say=typer.echo)
+    typer.echo(f"{sweep.folder / 'report.html'}")
+    if failed:
+        raise Error(
+            f"{failed} of {len(sweep.runs)} runs failed; see logs/ there, and run the command again to resume them"
+        )
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="recipes, methods or rewards")] = "",
+) -> None:
+    """List what there is: recipes, methods, rewards."""
+    from gdpo.listing import LISTS, print_list
+
+    if what and what not in LISTS:
+        from gdpo.core.inputs import nearest
+
+        raise Error(f"there is no list of {what!r}{nearest(what, LISTS)}")
+    for name in [what] if what else list(LISTS):
+        print_list(name)
+
+
+def _train(resolved: Any, run: Any) -> None:
+    from gdpo.report import LiveView
+    from gdpo.training import online
+
+    view = LiveView(resolved.steps, list(resolved.objective.rewards), str(run.path))
+    try:
+        with run.locked(), view:
+            online.train(resolved, run, view)
+    except (online.Interrupted, KeyboardInterrupt):
+        typer.echo(f"stopped; go on with: gdpo train {shlex.quote(str(run.path))} --resume", err=True)
+        raise typer.Exit(130) from None
+
+
+def _need_train_extra() -> None:
+    import importlib.util
+
+    for module in ("torch", "transformers", "trl", "datasets", "accelerate"):
+        if importlib.util.find_spec(module) is None:
+            raise Error(f'{module} is not installed, and training needs it: pip install "gdpo[train]"')
+
+
+def main() -> None:
+    """Entry point: errors become one line on stderr and status 2."""
+    try:
+        app(standalone_mode=False)
+    except Error as error:
+        print(f"gdpo: {error}", file=sys.stderr)
+        sys.exit(2)
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("gdpo: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        # click's own usage errors carry their message and status; anything else is a bug and keeps its traceback.
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            print(f"gdpo: {error.format_message()} (see gdpo --help)", file=sys.stderr)
+            sys.exit(2)
+        raise
+
+
+if __name__ == "__main__":
+    main()

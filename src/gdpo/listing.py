@@ -1,0 +1,53 @@
+"""``gdpo list``: what ships with the package, as tables."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def _recipes() -> Iterable[tuple[str, ...]]:
+    from gdpo.training import recipe
+
+    for name in recipe.names():
+        found = recipe.load(name)
+        yield name, found.model, ", ".join(found.objective.rewards), " ".join(found.description.split())
+
+
+def _methods() -> Iterable[tuple[str, ...]]:
+    from gdpo.core.estimators import METHODS
+
+    for method in METHODS.values():
+        formula = (
+            method.formula if not method.batch_norm or method.formula.startswith("BN") else f"BN({method.formula})"
+        )
+        yield method.name, formula, method.family, method.source
+
+
+def _rewards() -> Iterable[tuple[str, ...]]:
+    from gdpo.rewards import REGISTRY
+
+    for name, factory in sorted(REGISTRY.items()):
+        summary = (inspect.getdoc(factory) or "").partition("\n")[0]
+        yield name, str(inspect.signature(factory)).partition(" -> ")[0], summary
+
+
+LISTS: dict[str, tuple[Callable[[], Iterable[tuple[str, ...]]], tuple[str, ...]]] = {
+    "recipes": (_recipes, ("recipe", "model", "rewards", "what it trains")),
+    "methods": (_methods, ("method", "advantage", "family", "source")),
+    "rewards": (_rewards, ("reward", "options", "what it scores")),
+}
+
+
+def print_list(name: str) -> None:
+    """Print one of ``LISTS``."""
+    rows, header = LISTS[name]
+    table = Table(*header, box=box.SIMPLE_HEAD, title=name, title_justify="left", pad_edge=False)
+    for row in rows():
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
