@@ -102,7 +102,7 @@ def list_(
 
 
 def _train(resolved: Any, run: Any) -> None:
-    from gdpo.report import LiveView
+    from gdpo.report.terminal import LiveView
     from gdpo.training import online
 
     view = LiveView(resolved.steps, list(resolved.objective.rewards), str(run.path))

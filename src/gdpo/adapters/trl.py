@@ -6,7 +6,7 @@ An existing script changes one import::
 
 Generation, reward functions, loss, logging and checkpoints stay TRL's. Advantages come from ``gdpo`` (method "gdpo"
 with ``args.reward_weights`` unless an ``objective`` says otherwise), on the rewards of all processes, and each reward
-gets metrics of its own. Tested with TRL 1.16; the two private methods it wraps have kept their signatures since TRL 0.20.
+gets metrics of its own. Tested with TRL 1.16; the two private methods it wraps have had the same signatures since 0.20.
 """
 
 from __future__ import annotations
@@ -165,9 +165,9 @@ def step_metrics(
     """The metrics of one batch, by name.
 
     For each reward: ``rewards/NAME/mean`` (raw), ``group_std`` (its spread inside a group, averaged over the groups
-    that have it), ``dead_share`` (groups in which it is tied), ``contribution_share`` (its part in the advantage's variance,
-    see ``gdpo.audit.measures``) and ``weight``. For all: ``dead_share`` (groups in which every reward is tied),
-    ``live_groups``, and how many situations the method told apart (``distinct_advantages``) beside how many GRPO would
+    that have it), ``dead_share`` (groups in which it is tied), ``contribution_share`` (its part in the advantage's
+    variance, see ``gdpo.audit.measures``) and ``weight``. For all: ``dead_share`` (groups in which every reward is
+    tied), ``live_groups``, and how many situations the method told apart (``distinct_advantages``) beside how many GRPO would
     have (``distinct_advantages_grpo``) and how many there were (``distinct_reward_vectors``).
     """
     names, live = estimate.names, estimate.live

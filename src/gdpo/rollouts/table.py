@@ -1,7 +1,8 @@
 """The rollout table, version 1: a row a rollout, one Parquet file a step, written whole or not at all.
 
 Columns: ``step``, ``group`` (unique in the step), ``rollout`` (unique in the run), ``task``, ``prompt`` and
-``completion`` (text, or messages as JSON), ``length`` (tokens), then for each reward NAME ``reward/NAME`` (raw; null = missing),
+``completion`` (text, or messages as JSON), ``length`` (tokens), then for each reward NAME ``reward/NAME`` (raw; null =
+missing),
 ``gated/NAME``, ``weight/NAME``, ``normalized/NAME``, ``contribution/NAME``, and ``advantage``. File metadata holds
 ``gdpo.schema``, ``gdpo.version``, ``gdpo.framework`` and ``gdpo.objective`` (YAML).
 """

@@ -16,7 +16,9 @@ from typing import Any
 from gdpo.core.errors import Error
 from gdpo.core.inputs import nearest
 from gdpo.objective import Objective
-from gdpo.report import LiveView, write_run_report
+from gdpo.report import write_run_report
+from gdpo.report.terminal import LiveView
+from gdpo.report.terminal_tables import print_evaluation, print_summary
 from gdpo.training import models, tasks
 from gdpo.training.evaluate import evaluate
 from gdpo.training.recipe import Recipe
@@ -62,15 +64,18 @@ def train(recipe: Recipe, run: RunFolder, view: LiveView) -> None:
         model = trainer.accelerator.unwrap_model(trainer.model)
         if run.read_json("evaluations/before.json") is None:
             view.message(f"held-out evaluation before training: {len(task.held_out)} prompts")
-            view.evaluation("before", evaluate(model, tokenizer, task.held_out, objective, recipe, run, "before", 0))
+            evaluate(model, tokenizer, task.held_out, objective, recipe, run, "before", 0)
+            print_evaluation(run.read_json("evaluations/before.json"), None, view.console)
         if run.read_json("evaluations/after.json") is None:
             _run_steps(trainer, recipe, run, view)
             _save_model(trainer, run)
             view.message(f"held-out evaluation after training: {len(task.held_out)} prompts")
-            after = evaluate(model, tokenizer, task.held_out, objective, recipe, run, "after", recipe.steps)
-            view.evaluation("after", after)
+            evaluate(model, tokenizer, task.held_out, objective, recipe, run, "after", recipe.steps)
         run.update_record(finished=True)
-        write_run_report(run.path)
+        report = write_run_report(run.path)
+    before, after = (run.read_json(f"evaluations/{name}.json") for name in ("before", "after"))
+    print_evaluation(before, after, view.console)
+    print_summary(run.path, report, view.console)
 
 
 def _trainer(recipe: Recipe, run: RunFolder, objective: Objective, task: tasks.Task, view: LiveView) -> Any:
@@ -79,15 +84,16 @@ def _trainer(recipe: Recipe, run: RunFolder, objective: Objective, task: tasks.T
     from gdpo.adapters.trl import GRPOTrainer
 
     model, tokenizer = models.load(recipe.model, dtype=recipe.dtype)
+    shown: dict[str, Any] = {}
     try:
         trainer = GRPOTrainer(
             model, args=_config(recipe, run), train_dataset=datasets.Dataset.from_list(task.train),
             processing_class=tokenizer, peft_config=models.peft_config(recipe.lora), objective=objective,
-            rollouts_folder=run.rollouts, on_step=_sampler(view), task=recipe.data.label,
+            rollouts_folder=run.rollouts, on_step=_sampler(shown), task=recipe.data.label,
         )  # fmt: skip
     except ValueError as error:
         raise Error(f"TRL refuses these settings: {' '.join(str(error).split())}") from None
-    trainer.add_callback(_callback(recipe, run, objective, view))
+    trainer.add_callback(_callback(run, objective, view, shown))
     from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
     trainer.remove_callback(PrinterCallback)
@@ -146,7 +152,7 @@ def _run_steps(trainer: Any, recipe: Recipe, run: RunFolder, view: LiveView) -> 
         raise Interrupted
 
 
-def _callback(recipe: Recipe, run: RunFolder, objective: Objective, view: LiveView) -> Any:
+def _callback(run: RunFolder, objective: Objective, view: LiveView, shown: dict[str, Any]) -> Any:
     from transformers import TrainerCallback
 
     class RunCallback(TrainerCallback):  # type: ignore[misc]
@@ -162,7 +168,7 @@ def _callback(recipe: Recipe, run: RunFolder, objective: Objective, view: LiveVi
                 return
             line = metrics_line(state.global_step, logs)
             run.append_metrics(line)
-            view.update(line)
+            view.update(line, shown.pop("sample", None))
 
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.is_world_process_zero:
@@ -186,16 +192,18 @@ def metrics_line(step: int, logs: dict[str, Any]) -> dict[str, Any]:
     return {**line, "seconds": seconds}
 
 
-def _sampler(view: LiveView) -> Any:
-    def show(step: Any) -> None:
-        best = int(step.estimate.advantages.argmax())
-        view.sample(
-            prompt=step.prompts[best], completion=step.completions[best],
-            rewards=dict(zip(step.estimate.names, step.scores[best].tolist(), strict=True)),
-            advantage=float(step.estimate.advantages[best]),
-        )  # fmt: skip
+def _sampler(shown: dict[str, Any]) -> Any:
+    """Keeps the rollout with the largest advantage of a step, for the live view."""
 
-    return show
+    def keep(step: Any) -> None:
+        best = int(step.estimate.advantages.argmax())
+        shown["sample"] = {
+            "prompt": step.prompts[best],
+            "completion": step.completions[best],
+            "advantage": float(step.estimate.advantages[best]),
+        }
+
+    return keep
 
 
 @contextmanager

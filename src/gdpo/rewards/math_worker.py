@@ -1,0 +1,76 @@
+"""A process that compares answers with math-verify, one JSON line in, one out. Killed from outside when it hangs.
+
+It is run as a file, not imported, so that it starts without gdpo: ``{"id": 1, "gold": "...", "answers": "..."}`` gives
+``{"id": 1, "score": 0 | 1 | null}``; null means that the gold answer itself cannot be read.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from typing import Any
+
+MEMORY = 4 << 30
+CPU_SECONDS = 600
+
+
+def limit() -> None:
+    """Bound what one hostile answer can take, also should the parent be gone."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    for kind, amount in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, CPU_SECONDS)):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (amount, resource.getrlimit(kind)[1]))
+
+
+def tiny_but_different(gold: Any, answer: Any) -> bool:
+    """Whether two numbers only look equal because math-verify rounds to six decimals (2^-98 and 2^-99)."""
+    try:
+        left, right = complex(gold), complex(answer)
+        largest = max(abs(left), abs(right))
+        return 0 < largest < 1e-3 and abs(left - right) > 1e-6 * largest
+    except (TypeError, ValueError, OverflowError):
+        return False  # not numbers
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    limit()
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    sys.stdout = sys.stderr  # what a library prints is no reply
+    logging.disable(logging.CRITICAL)
+    try:
+        from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+    except ImportError:
+        print(json.dumps({"missing": True}), file=out, flush=True)
+        return
+    print(json.dumps({"ready": True}), file=out, flush=True)
+    configs = [LatexExtractionConfig(), ExprExtractionConfig()]
+
+    def read(text: str) -> Any:
+        # As LaTeX: as plain text the parser takes any two equations for equal, and a list by its first element.
+        return parse(f"${text}$", extraction_config=configs[:1], parsing_timeout=None) or parse(
+            text, extraction_config=configs, parsing_timeout=None
+        )
+
+    for line in sys.stdin:
+        task = json.loads(line)
+        try:
+            gold = read(task["gold"])
+            score = None
+            if gold:
+                answer = read(task["answer"])
+                same = bool(answer) and bool(verify(gold, answer, timeout_seconds=None, raise_on_error=False))
+                score = int(same and not tiny_but_different(gold[0], answer[0]))
+        except MemoryError:
+            score = 0
+        except Exception:  # whatever a parser does with hostile text, it is no right answer
+            score = 0
+        print(json.dumps({"id": task["id"], "score": score}), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()
