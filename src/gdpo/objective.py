@@ -323,7 +323,7 @@ def _await_all(waiting: Mapping[str, Any]) -> dict[str, Any]:
 def _scores(name: str, result: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     values = result.tolist() if hasattr(result, "tolist") else result
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
-        found = f"{len(values)} scores" if isinstance(values, Sequence) else repr(values)
+        found = repr(values) if isinstance(values, str) or not isinstance(values, Sequence) else f"{len(values)} scores"
         raise Error(f"reward {name!r} returned {found}, but {count} were expected, one a completion")
     try:
         return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)

@@ -167,8 +167,8 @@ def step_metrics(
     For each reward: ``rewards/NAME/mean`` (raw), ``group_std`` (its spread inside a group, averaged over the groups
     that have it), ``dead_share`` (groups in which it is tied), ``contribution_share`` (its part in the advantage's
     variance, see ``gdpo.audit.measures``) and ``weight``. For all: ``dead_share`` (groups in which every reward is
-    tied), ``live_groups``, and how many situations the method told apart (``distinct_advantages``) beside how many GRPO would
-    have (``distinct_advantages_grpo``) and how many there were (``distinct_reward_vectors``).
+    tied), ``live_groups``, and how many situations the method told apart (``distinct_advantages``) beside how many GRPO
+    would have (``distinct_advantages_grpo``) and how many there were (``distinct_reward_vectors``).
     """
     names, live = estimate.names, estimate.live
     shares = contribution_share(estimate.advantages, estimate.contributions)

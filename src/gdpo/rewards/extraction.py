@@ -23,7 +23,8 @@ def extract(text: str, mode: str) -> str | None:
     r"""The answer, or None where there is none.
 
     ``answer_tags``: between the last ``</answer>`` and the ``<answer>`` before it. ``boxed``: in the last
-    ``\boxed{...}`` whose braces close. ``hashes``: from the last ``####`` to the end of its line. ``last_number``: the last number.
+    ``\boxed{...}`` whose braces close. ``hashes``: from the last ``####`` to the end of its line. ``last_number``: the
+    last number.
     """
     if mode == "answer_tags":
         end = text.rfind("</answer>")

@@ -1,0 +1,224 @@
+"""Objective: gates before normalisation, weights over time, scoring, state, and one object from Python and YAML."""
+
+import asyncio
+import json
+import math
+
+import numpy as np
+import pytest
+
+import gdpo
+from gdpo import Objective, Progress, Reward
+from gdpo.weights import ramp
+
+NAN = math.nan
+
+
+def constant(value):
+    return lambda completions, **columns: [value for _ in completions]
+
+
+def words(completions, **columns):
+    return [float(len(text.split())) for text in completions]
+
+
+@gdpo.reward(range=(0, 1))
+def right(completions, answer, **columns):
+    return [float(text == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def test_gate_fills_with_zero_before_normalisation():
+    """GDPO equation 8: the length reward of a wrong rollout is 0 before its group statistics are taken."""
+    objective = Objective(correct=Reward(right), short=Reward(constant(1), given="correct >= 1"), method="mo_grpo")
+    scores = np.array([[1, 1], [0, 1], [0, 1], [1, 0]], dtype=float)
+    estimate = objective.advantages(scores, 4)
+    np.testing.assert_array_equal(estimate.rewards, [[1, 1], [0, 0], [0, 0], [1, 0]])
+    # One success in four: z = 1.5 and -0.5 (eps 1e-4 on a spread of 0.5).
+    np.testing.assert_allclose(estimate.normalized[:, 1], [1.4997, -0.4999, -0.4999, -0.4999], atol=1e-4)
+    np.testing.assert_array_equal(scores[:, 1], [1, 1, 1, 0])  # the caller's scores stay raw
+
+
+def test_gate_with_missing_values():
+    objective = Objective(correct=Reward(right), short=Reward(constant(1), given="correct >= 1"))
+    gated = objective.gate([[NAN, 1], [1, NAN], [0, NAN], [0, 1]])
+    np.testing.assert_array_equal(gated, [[NAN, NAN], [1, NAN], [0, NAN], [0, 0]])
+
+
+def test_gate_floor_is_the_declared_minimum():
+    """A penalty in [-1, 0] must not be lifted to 0, its best value, where the gate fails."""
+    late = gdpo.reward(range=(-1, 0))(lambda completions, **columns: [-0.5 for _ in completions])
+    objective = Objective(correct=Reward(right), late=Reward(late, given="correct >= 1"))
+    np.testing.assert_array_equal(objective.gate([[1, -0.5], [0, -0.5]])[:, 1], [-0.5, -1])
+    other = Objective(correct=Reward(right), late=Reward(late, given="correct >= 1", floor=-2))
+    np.testing.assert_array_equal(other.gate([[1, -0.5], [0, -0.5]])[:, 1], [-0.5, -2])
+
+
+def test_gates_read_raw_scores():
+    """A gate on a gated reward looks at its raw score, so that the order of the gates does not matter."""
+    objective = Objective(
+        a=Reward(constant(1)), b=Reward(constant(1), given="a >= 1"), c=Reward(constant(1), given="b >= 1")
+    )
+    np.testing.assert_array_equal(objective.gate([[0, 1, 1]]), [[0, 0, 1]])
+
+
+def test_gates_on_tensors():
+    torch = pytest.importorskip("torch")
+    objective = Objective(correct=Reward(right), short=Reward(constant(1), given="correct >= 1"))
+    gated = objective.gate(torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float16))
+    assert gated.dtype == torch.float16
+    assert gated.tolist() == [[1, 1], [0, 0]]
+
+
+def test_weights_follow_the_step():
+    objective = Objective(a=Reward(constant(1), weight=2.0), b=Reward(constant(1), weight=ramp(0.2, 1.0, steps=100)))
+    scores = np.array([[1, 0], [0, 1]], dtype=float)
+    for step, expected in ((0, 0.2), (50, 0.6), (100, 1.0), (500, 1.0)):
+        weights = objective.advantages(scores, 2, Progress(step)).weights
+        np.testing.assert_allclose(weights, [2.0, expected], rtol=1e-12)
+
+
+def test_ramp_can_begin_later():
+    assert [ramp(1, 0, steps=10, begin=5).value(Progress(step)) for step in (0, 5, 10, 15, 99)] == [1, 1, 0.5, 0, 0]
+
+
+def test_score_collects_sync_and_async_rewards():
+    async def judge(completions, **columns):
+        await asyncio.sleep(0)
+        return [None, 0.5]
+
+    objective = Objective(words=words, right=Reward(right), judge=judge)
+    expected = [[2, 1, NAN], [1, 0, 0.5]]
+    np.testing.assert_array_equal(objective.score(["two words", "x"], answer=["two words", "y"]), expected)
+
+    async def inside_a_loop():
+        return objective.score(["two words", "x"], answer=["two words", "y"])
+
+    np.testing.assert_array_equal(asyncio.run(inside_a_loop()), expected)
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [([1.0], "returned 1 scores, but 2"), (3, "returned 3, but 2"), (["a", "b"], "returned 'a'"), ("ab", "returned 'ab', but 2")],
+)
+def test_wrong_results_name_the_reward(result, said):
+    objective = Objective(odd=lambda completions, **columns: result)
+    with pytest.raises(gdpo.Error, match=f"'odd' {said}"):
+        objective.score(["x", "y"])
+
+
+def test_a_raising_reward_is_named():
+    def broken(completions, **columns):
+        raise KeyError("answer")
+
+    with pytest.raises(gdpo.Error, match="'broken' raised KeyError"):
+        Objective(broken=broken).score(["x"])
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: Objective(), "at least one reward"),
+        (lambda: Objective(a=constant(1), method="gdop"), "did you mean 'gdpo'"),
+        (lambda: Objective(a=3), "'a' is 3"),
+        (lambda: Objective(a=Reward(constant(1), given="corect >= 1"), correct=constant(1)), "did you mean 'correct'"),
+        (lambda: Objective(a=Reward(constant(1), weight=NAN)), "weight of 'a' is nan"),
+        (lambda: Objective(a=Reward(constant(1), weight={"schedule": "rmap"})), "did you mean 'ramp'"),
+        (lambda: Objective(a=Reward(constant(1), weight={"schedule": "ramp", "strat": 1})), "did you mean 'start'"),
+        (lambda: Objective(a=Reward(constant(1), weight={"schedule": "ramp"})), "missing"),
+        (lambda: Objective(a=constant(1), options={"clp": 3}), "did you mean 'clip'"),
+        (lambda: Objective(a=constant(1), options={"clip": -3}), "clip is -3"),
+        (lambda: Objective(a=Reward(constant(1), range=(1, 0))), "range of 'a'"),
+        (lambda: Objective(a=constant(1), options={"rollouts": [1]}), "'rollouts' belongs to a batch"),
+    ],
+)
+def test_errors(build, said):
+    with pytest.raises(gdpo.Error, match=said):
+        build()
+
+
+YAML = """
+method: gdpo
+options: {clip: 3.0}
+rewards:
+  correct: {reward: math_answer, extraction: boxed, weight: 1.0}
+  format: {reward: tags, args: [think, answer], weight: {schedule: ramp, start: 0.2, end: 1.0, steps: 100}}
+  concise: {reward: length_at_most, n: 256, weight: 0.5, given: "correct >= 1"}
+"""
+
+
+def test_python_and_yaml_build_the_same_object():
+    from_yaml = Objective.from_yaml(YAML)
+    from_python = Objective(
+        correct=Reward(gdpo.rewards.math_answer(extraction="boxed")),
+        format=Reward(gdpo.rewards.tags("think", "answer"), weight=ramp(0.2, 1.0, steps=100)),
+        concise=Reward(gdpo.rewards.length_at_most(256), weight=0.5, given="correct >= 1"),
+        options={"clip": 3.0},
+    )
+    scores = np.array([[1, 0, 1], [0, 1, 1], [1, 1, 0], [0, 0, 1]], dtype=float)
+    for step in (0, 30):
+        one, two = (o.advantages(scores, 4, Progress(step)) for o in (from_yaml, from_python))
+        np.testing.assert_array_equal(one.advantages, two.advantages)
+        np.testing.assert_array_equal(one.rewards, two.rewards)
+    again = Objective.from_yaml(from_yaml.to_yaml())
+    assert again.config() == from_yaml.config()
+    assert from_yaml.bounds() == [(0, 1)] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("math_answer", "maths_answer"), "did you mean 'math_answer'"),
+        (("extraction", "extration"), "did you mean 'extraction'"),
+        (("method", "metod"), "did you mean 'method'"),
+        (("boxed", "box"), "did you mean 'boxed'"),
+        (("n: 256", "n: 0"), "n=0"),
+        (("rewards:", "rewards: [1]\nx:"), "no key 'x'"),
+        (("{reward: tags", "{reward: [tags"), "cannot be read"),
+    ],
+)
+def test_yaml_errors(change, said):
+    with pytest.raises(gdpo.Error, match=said):
+        Objective.from_yaml(YAML.replace(*change))
+
+
+def test_yaml_is_safe(tmp_path):
+    hostile = f"method: !!python/object/apply:os.system ['touch {tmp_path}/x']\nrewards: {{}}"
+    with pytest.raises(gdpo.Error):
+        Objective.from_yaml(hostile)
+    assert not (tmp_path / "x").exists()
+
+
+def test_reward_from_a_file(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def even(completions, **columns):\n    return [float(len(c) % 2 == 0) for c in completions]\n"
+        "def of_length(n):\n    return lambda completions, **columns: [float(len(c) == n) for c in completions]\n"
+    )
+    recipe = tmp_path / "objective.yaml"
+    recipe.write_text("rewards:\n  even: {reward: 'mine.py:even'}\n  three: {reward: 'mine.py:of_length', n: 3}\n")
+    objective = Objective.from_yaml(recipe)
+    np.testing.assert_array_equal(objective.score(["ab", "abc"]), [[1, 0], [0, 1]])
+    for spec, said in (("mine.py:odd", "no function 'odd'"), ("none.py:even", "does not exist")):
+        recipe.write_text(f"rewards:\n  even: {{reward: '{spec}'}}\n")
+        with pytest.raises(gdpo.Error, match=said):
+            Objective.from_yaml(recipe)
+
+
+def test_state_survives_json():
+    objective = Objective(a=constant(1), b=Reward(constant(1), weight=ramp(0, 1, steps=5)))
+    state = json.loads(json.dumps(objective.state_dict()))
+    objective.load_state_dict(state)
+    with pytest.raises(gdpo.Error, match="were expected"):
+        Objective(a=constant(1)).load_state_dict(state)
+
+
+def test_functions_carry_the_objectives_names():
+    objective = Objective(first=words, second=Reward(right))
+    assert [function.__name__ for function in objective.functions()] == ["first", "second"]
+    assert objective.functions()[0](["a b"]) == [2.0]
+
+
+def test_what_if_with_another_method():
+    objective = Objective(a=constant(1), b=constant(1), options={"clip": 3.0})
+    scores = np.array([[1, 1], [0, 0], [1, 0], [0, 0]], dtype=float)
+    assert objective.advantages(scores, 4, method="grpo").method == "grpo"
+    assert objective.advantages(scores, 4).method == "gdpo"
