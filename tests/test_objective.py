@@ -98,7 +98,12 @@ def test_score_collects_sync_and_async_rewards():
 
 @pytest.mark.parametrize(
     ("result", "said"),
-    [([1.0], "returned 1 scores, but 2"), (3, "returned 3, but 2"), (["a", "b"], "returned 'a'"), ("ab", "returned 'ab', but 2")],
+    [
+        ([1.0], "returned 1 scores, but 2"),
+        (3, "returned 3, but 2"),
+        (["a", "b"], "returned 'a'"),
+        ("ab", "returned 'ab', but 2"),
+    ],
 )
 def test_wrong_results_name_the_reward(result, said):
     objective = Objective(odd=lambda completions, **columns: result)

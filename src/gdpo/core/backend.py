@@ -8,7 +8,7 @@ and casting, stands here. PyTorch is never imported: whoever passes a tensor has
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -128,8 +128,8 @@ def _factorize_numpy(ids: object, rows: int, what: str) -> tuple[Array, int]:
     if isinstance(ids, str | bytes) or (not isinstance(ids, Sequence | np.ndarray) and not hasattr(ids, "__array__")):
         raise Error(f"{what} is {ids!r}, but a group size or one id a rollout was expected")
     values: Any = np.asarray(ids) if hasattr(ids, "__array__") else ids
-    if len(values) != rows or np.ndim(values) != 1:
-        shape = np.shape(values)
+    shape = values.shape if isinstance(values, np.ndarray) else (len(values),)
+    if shape != (rows,):
         raise Error(f"{what} has shape {tuple(shape)}, but one id a rollout was expected: [{rows}]")
     if isinstance(values, np.ndarray) and values.dtype.kind in "iubUSM":
         _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
@@ -139,8 +139,8 @@ def _factorize_numpy(ids: object, rows: int, what: str) -> tuple[Array, int]:
     seen: dict[object, int] = {}
     codes = np.empty(rows, dtype=np.int64)
     for row, value in enumerate(values):
-        if value is None or value != value:
-            raise Error(f"{what} is {value!r} at row {row}, but every rollout needs an id")
+        if value is None or value != value or not isinstance(value, Hashable):
+            raise Error(f"{what} is {value!r} at row {row}, but every rollout needs an id (a number, text or tuple)")
         codes[row] = seen.setdefault(value, len(seen))
     return codes, len(seen)
 

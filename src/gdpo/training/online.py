@@ -262,7 +262,8 @@ def _quiet_libraries() -> None:
     datasets.disable_progress_bars()
     for name in ("trl", "accelerate", "torch.distributed"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=UserWarning, module=r"(torch|trl|transformers|accelerate|peft)(\.|$)")
+    for category in (UserWarning, FutureWarning):
+        warnings.filterwarnings("ignore", category=category, module=r"(torch|trl|transformers|accelerate|peft)(\.|$)")
 
 
 def run_path(folder: str | Path) -> Path | None:
