@@ -21,3 +21,32 @@ def shared_cases(name: str) -> list:
     if path.is_file():
         return [pytest.param(case, id=case["id"]) for case in json.loads(path.read_text(encoding="utf-8"))]
     return [pytest.param(None, marks=pytest.mark.skip(reason=f"{name} lies beside a developer's checkout only"))]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A folder with a Llama of 80 thousand random parameters and a tokenizer of characters."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    characters = [chr(code) for code in range(32, 127)] + ["\n"]
+    vocabulary = {token: k for k, token in enumerate(["<pad>", "<bos>", "<eos>", "<unk>", *characters])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", unk_token="<unk>"
+    )
+    fast.chat_template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(vocabulary), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        )
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder

@@ -95,11 +95,19 @@ def test_scales_far_apart():
     np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("ids", [
-    ["b", "a", "b", "a", "b"], [7, -3, 7, -3, 7], np.array([2**62, 1, 2**62, 1, 2**62]), [(1, "x"), (2,), (1, "x"), (2,), (1, "x")],
-    np.array(["b", "a", "b", "a", "b"]), torch.tensor([5, 1, 5, 1, 5]), np.array([1, 0, 1, 0, 1], dtype=np.uint8),
-    ["b", 1, "b", 1, "b"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["b", "a", "b", "a", "b"],
+        [7, -3, 7, -3, 7],
+        np.array([2**62, 1, 2**62, 1, 2**62]),
+        [(1, "x"), (2,), (1, "x"), (2,), (1, "x")],
+        np.array(["b", "a", "b", "a", "b"]),
+        torch.tensor([5, 1, 5, 1, 5]),
+        np.array([1, 0, 1, 0, 1], dtype=np.uint8),
+        ["b", 1, "b", 1, "b"],
+    ],
+)
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_ids_of_any_kind(ids, library):
     rewards = make([[1, 0], [0, 2], [0, 1], [1, 3], [1, 1]], library)
@@ -109,12 +117,19 @@ def test_ids_of_any_kind(ids, library):
     assert np.asarray(estimate.group).tolist() == [0, 1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("values", [
-    np.array([[1, 0], [0, 0], [1, 1], [0, 1]]), np.array([[1, 0], [0, 0], [1, 1], [0, 1]], dtype=bool),
-    [[1, 0], [0, 0], [1, 1], [0, 1]], torch.tensor([[1, 0], [0, 0], [1, 1], [0, 1]]), torch.tensor([[True, False], [False, False], [True, True], [False, True]]),
-    np.asfortranarray(np.array([[1.0, 0], [0, 0], [1, 1], [0, 1]])), np.array([[1, 9, 0, 9], [0, 9, 0, 9], [1, 9, 1, 9], [0, 9, 1, 9]], dtype=float)[:, ::2],
-    {"a": [1, 0, 1, 0], "b": [0, 0, 1, 1]},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[1, 0], [0, 0], [1, 1], [0, 1]]),
+        np.array([[1, 0], [0, 0], [1, 1], [0, 1]], dtype=bool),
+        [[1, 0], [0, 0], [1, 1], [0, 1]],
+        torch.tensor([[1, 0], [0, 0], [1, 1], [0, 1]]),
+        torch.tensor([[True, False], [False, False], [True, True], [False, True]]),
+        np.asfortranarray(np.array([[1.0, 0], [0, 0], [1, 1], [0, 1]])),
+        np.array([[1, 9, 0, 9], [0, 9, 0, 9], [1, 9, 1, 9], [0, 9, 1, 9]], dtype=float)[:, ::2],
+        {"a": [1, 0, 1, 0], "b": [0, 0, 1, 1]},
+    ],
+)
 def test_inputs_of_any_kind(values):
     """Integers and booleans give float64."""
     found = gdpo.advantages(values, 4, "mo_grpo", eps=0)

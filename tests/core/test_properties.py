@@ -1,0 +1,144 @@
+"""What must hold for any batch: checked by Hypothesis on every method that is registered."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import gdpo
+from gdpo.core.estimators import METHODS
+
+ALL = sorted(METHODS)
+NORMALISE_FIRST = [name for name in ALL if METHODS[name].family == "normalise first"]
+NAN = float("nan")
+
+
+@st.composite
+def batches(draw, missing=True, values=None):
+    """Rewards [B, R] and ids [B]; many ties, as rewards have."""
+    rows, count, groups = draw(st.integers(1, 24)), draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    value = values or st.sampled_from([0.0, 1.0, 1.0, 0.5, 0.1, 0.7, -3.0, 2.25])
+    if missing:
+        value = st.one_of(value, value, value, st.just(NAN))
+    rewards = draw(hnp.arrays(np.float64, (rows, count), elements=value))
+    ids = draw(st.lists(st.integers(0, groups - 1), min_size=rows, max_size=rows))
+    return rewards, np.array(ids)
+
+
+def close(one, two, tolerance=1e-9):
+    np.testing.assert_allclose(np.asarray(one), np.asarray(two), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=40)
+@given(batch=batches(), seed=st.integers(0, 99))
+def test_the_order_of_rollouts_does_not_matter(method, batch, seed):
+    rewards, ids = batch
+    order = np.random.default_rng(seed).permutation(len(ids))
+    close(gdpo.advantages(rewards[order], ids[order], method), gdpo.advantages(rewards, ids, method)[order])
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=40)
+@given(batch=batches())
+def test_contributions_add_up(method, batch):
+    rewards, ids = batch
+    for options in ({}, {"clip": 1.0}, {"batch_norm": True}, {"batch_norm": False, "baseline": "leave-one-out"}):
+        found = gdpo.estimate(rewards, ids, method, **options)
+        np.testing.assert_allclose(found.contributions.sum(1), found.advantages, rtol=0, atol=1e-12)
+        assert np.isfinite(found.advantages).all()
+        assert (found.contributions[np.isnan(rewards)] == 0).all()
+        np.testing.assert_array_equal(found.advantages, gdpo.advantages(rewards, ids, method, **options))
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=40)
+@given(batch=batches())
+def test_numpy_and_torch_agree(method, batch):
+    rewards, ids = batch
+    one, two = gdpo.estimate(rewards, ids, method), gdpo.estimate(torch.tensor(rewards), torch.tensor(ids), method)
+    close(one.advantages, two.advantages)
+    close(one.contributions, two.contributions)
+    assert np.array_equal(one.live, two.live.numpy())
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=30)
+@given(groups=st.integers(1, 5), size=st.integers(1, 6), seed=st.integers(0, 999))
+def test_dense_and_ragged_agree(method, groups, size, seed):
+    generator = np.random.default_rng(seed)
+    rewards = generator.integers(0, 3, (groups * size, 2)) / 2
+    rewards[generator.random(rewards.shape) < 0.2] = NAN
+    ids = np.repeat(np.arange(groups), size)
+    for values, labels in ((rewards, ids), (torch.tensor(rewards), torch.tensor(ids))):
+        close(gdpo.advantages(values, size, method), gdpo.advantages(values, labels, method))
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=30)
+@given(batch=batches(), seed=st.integers(0, 999))
+def test_a_shift_of_a_reward_in_a_group_changes_nothing(method, batch, seed):
+    """Shifts that are exact in binary, so that ties stay ties."""
+    rewards, ids = batch
+    shifts = np.random.default_rng(seed).integers(-64, 64, (ids.max() + 1, rewards.shape[1])) / 4.0
+    rewards = np.round(rewards * 64) / 64
+    close(gdpo.advantages(rewards + shifts[ids], ids, method), gdpo.advantages(rewards, ids, method))
+
+
+@pytest.mark.parametrize("method", NORMALISE_FIRST)
+@settings(deadline=None, max_examples=30)
+@given(batch=batches(), power=st.lists(st.integers(-30, 30), min_size=4, max_size=4))
+def test_the_scale_of_a_reward_changes_nothing(method, batch, power):
+    rewards, ids = batch
+    scaled = rewards * 2.0 ** np.array(power[: rewards.shape[1]])
+    close(gdpo.advantages(scaled, ids, method, eps=0), gdpo.advantages(rewards, ids, method, eps=0))
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=30)
+@given(batch=batches(missing=False))
+def test_before_batch_norm_a_group_depends_on_itself_alone(method, batch):
+    rewards, ids = batch
+    found = gdpo.advantages(rewards, ids, method, batch_norm=False)
+    spoiled = rewards.copy()
+    spoiled[ids != ids[0], -1] = NAN
+    again = gdpo.advantages(spoiled, ids, method, batch_norm=False)
+    close(found[ids == ids[0]], again[ids == ids[0]])
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=40)
+@given(batch=batches())
+def test_tied_groups_and_lone_rollouts_get_exactly_zero(method, batch):
+    rewards, ids = batch
+    found = gdpo.estimate(rewards, ids, method)
+    dead = ~found.live.any(axis=1)
+    assert (found.advantages[dead[found.group]] == 0).all()
+    counts = np.bincount(found.group)
+    assert (found.advantages[counts[found.group] == 1] == 0).all()
+    assert (found.advantages[np.isnan(rewards).all(axis=1)] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, torch.float16, torch.bfloat16, torch.float32])
+@settings(deadline=None, max_examples=20)
+@given(batch=batches())
+def test_statistics_are_taken_in_float64(dtype, batch):
+    """A low-precision input gives the float64 result of the same values, rounded once."""
+    rewards, ids = batch
+    low = rewards.astype(dtype) if not isinstance(dtype, torch.dtype) else torch.tensor(rewards).to(dtype)
+    found = gdpo.advantages(low, ids)
+    exact = gdpo.advantages(low.astype(np.float64) if isinstance(low, np.ndarray) else low.double(), ids)
+    assert found.dtype == low.dtype
+    rounded = exact.astype(dtype) if isinstance(exact, np.ndarray) else exact.to(dtype)
+    np.testing.assert_array_equal(
+        np.asarray(torch.as_tensor(found).double()), np.asarray(torch.as_tensor(rounded).double())
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(value=st.floats(-1e300, 1e300), size=st.integers(2, 9), count=st.integers(1, 3))
+def test_any_constant_ties(value, size, count):
+    for method in ALL:
+        assert (gdpo.advantages(np.full((size, count), value), size, method) == 0).all()
