@@ -109,6 +109,9 @@ def _train(resolved: Any, run: Any) -> None:
     try:
         with run.locked(), view:
             online.train(resolved, run, view)
+    except Error:
+        run.discard_if_unused()
+        raise
     except (online.Interrupted, KeyboardInterrupt):
         typer.echo(f"stopped; go on with: gdpo train {shlex.quote(str(run.path))} --resume", err=True)
         raise typer.Exit(130) from None

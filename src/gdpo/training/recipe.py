@@ -158,8 +158,20 @@ def _read(source: str) -> dict[str, Any]:
         return tree
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
-        return _mapping(path)
+        tree = _mapping(path)
+        _beside(tree, path.parent)
+        return tree
     raise Error(f"recipe {source!r} is unknown{nearest(source, names())}; a file ends in .yaml")
+
+
+def _beside(tree: dict[str, Any], folder: Path) -> None:
+    """A reward given as ``file.py:function`` is looked for beside the recipe that names it."""
+    objective = tree.get("objective")
+    rewards = objective.get("rewards") if isinstance(objective, dict) else None
+    for entry in (rewards if isinstance(rewards, dict) else {}).values():
+        spec = entry.get("reward") if isinstance(entry, dict) else None
+        if isinstance(spec, str) and ".py:" in spec and not Path(spec).is_absolute():
+            entry["reward"] = str(folder / spec)
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -99,6 +99,12 @@ class RunFolder:
                 raise Error(f"{self.path} is being trained by another process") from None
             yield
 
+    def discard_if_unused(self) -> None:
+        """Remove a folder in which nothing has happened yet, so that a corrected command can use its name."""
+        used = ("metrics.jsonl", "evaluations", "rollouts", "model", "report.html")
+        if not any((self.path / name).exists() for name in used) and self.last_checkpoint() is None:
+            shutil.rmtree(self.path, ignore_errors=True)
+
     def read_json(self, name: str) -> Any:
         """The content of a JSON file of the run, None where there is none."""
         path = self.path / name
