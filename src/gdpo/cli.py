@@ -128,12 +128,11 @@ def _need_train_extra() -> None:
 def main() -> None:
     """Entry point: errors become one line on stderr and status 2."""
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)  # click returns the status of typer.Exit here
     except Error as error:
         print(f"gdpo: {error}", file=sys.stderr)
         sys.exit(2)
-    except typer.Exit as ended:
-        sys.exit(ended.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         print("gdpo: interrupted", file=sys.stderr)
         sys.exit(130)
