@@ -57,7 +57,8 @@ def run_page(folder: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     sections["advantages"] = _histograms(rollouts)
     example = find_example(rollouts, run.method) if rollouts.table.height else None
     if rollouts.unread:
-        run.notes.append(f"{rollouts.unread} rollout files could not be read and are left out.")
+        files = "file" if rollouts.unread == 1 else "files"
+        run.notes.append(f"{rollouts.unread} rollout {files} could not be read.")
     rows = score_rows(run, scales)
     items = _rollout_payload(rollouts, example)
     charts = {chart.key: chart.data() for section in sections.values() for chart in section}

@@ -65,8 +65,7 @@ class LiveView:
         self.stop()
 
     def start(self) -> None:
-        """Begin to draw, and the clock that "time left" is told by."""
-        self._started = time.monotonic()
+        """Begin to draw."""
         if self.console.is_terminal and self._live is None:
             self._live = Live(self._render(), console=self.console, refresh_per_second=4, transient=False)
             self._live.start()
@@ -83,7 +82,7 @@ class LiveView:
         if sample is not None:
             self._sample = sample
         if self._first_step is None:
-            self._first_step = self._step
+            self._first_step, self._started = self._step, time.monotonic()
         for name in self.reward_names:
             mean = self._metrics.get(f"rewards/{name}/mean")
             if mean is not None:
@@ -111,11 +110,10 @@ class LiveView:
     def _seconds_left(self) -> float | None:
         """By the steps of this session only: a resumed run's earlier steps took no time now."""
         done = self._step - (self._first_step or 0)
-        if self._first_step is None or self._step >= self.total_steps:
+        if done < 1 or self._step >= self.total_steps:
             return None
-        elapsed = time.monotonic() - self._started
-        # The first step of a session also pays for warming up; from the second on, its share fades.
-        return elapsed / (done + 1) * (self.total_steps - self._step)
+        # From the end of the first step on, which also paid for warming up.
+        return (time.monotonic() - self._started) / done * (self.total_steps - self._step)
 
     def _render(self) -> RenderableType:
         width = min(self.console.width, 100)
