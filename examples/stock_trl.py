@@ -8,6 +8,7 @@ It trains the small model that ships with gdpo for twenty steps on two CPU cores
 import argparse
 import re
 
+import torch
 from datasets import Dataset
 
 # was: from trl import GRPOConfig, GRPOTrainer
@@ -50,6 +51,8 @@ def main():
             max_steps=args.steps,
             logging_steps=1,
             save_strategy="no",
+            use_cpu=not torch.cuda.is_available(),
+            gradient_checkpointing=False,
         ),
         train_dataset=dataset,
     )

@@ -275,14 +275,19 @@ def _range(name: str, reward: Reward) -> tuple[float, float] | None:
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(function):
 
-        async def asynchronous(*args: Any, **columns: Any) -> Any:
-            return await function(*args, **columns)
+        async def asynchronous(completions: Any, **columns: Any) -> Any:
+            try:
+                return _counted(name, await function(completions, **columns), len(completions))
+            except Error:
+                raise
+            except Exception as error:
+                raise Error(f"reward {name!r} raised {type(error).__name__}: {error}") from error
 
         named: Callable[..., Any] = asynchronous
     else:
 
-        def synchronous(*args: Any, **columns: Any) -> Any:
-            return function(*args, **columns)
+        def synchronous(completions: Any, **columns: Any) -> Any:
+            return _counted(name, _call(name, function, completions, **columns), len(completions))
 
         named = synchronous
     update_wrapper(named, function, assigned=("__doc__",))
@@ -320,11 +325,17 @@ def _await_all(waiting: Mapping[str, Any]) -> dict[str, Any]:
     return results
 
 
-def _scores(name: str, result: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _counted(name: str, result: Any, count: int) -> Any:
+    """``result`` as a list of one score a completion."""
     values = result.tolist() if hasattr(result, "tolist") else result
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
         found = repr(values) if isinstance(values, str) or not isinstance(values, Sequence) else f"{len(values)} scores"
         raise Error(f"reward {name!r} returned {found}, but {count} were expected, one a completion")
+    return values
+
+
+def _scores(name: str, result: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    values = _counted(name, result, count)
     try:
         return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
     except (TypeError, ValueError):

@@ -230,6 +230,20 @@ def test_excluded_is_missing(method):
     assert (gdpo.advantages(torch.tensor(rewards), 4, method, include=torch.tensor(keep))[[1, 6]] == 0).all()
 
 
+def test_a_segmented_rollout_counts_once():
+    """miles 2378, slime 2062: counting segments as rollouts gives 0.730 and -1.095."""
+    found = gdpo.advantages([[1], [1], [1], [0], [0]], ["q"] * 5, rollouts=["a", "a", "a", "b", "c"])
+    np.testing.assert_allclose(found, [1.15458506] * 3 + [-0.57729253] * 2, atol=1e-8)
+
+
+def test_leave_one_out_keeps_the_spread():
+    """NeMo-RL 1518: a leave-one-out std too divides by 0 + eps."""
+    rewards = [[1], [0], [0], [0]]
+    found = gdpo.estimate(rewards, 4, baseline="leave-one-out")
+    np.testing.assert_allclose(found.combined, [1.99960008] + [-0.66653336] * 3, atol=1e-8)
+    np.testing.assert_allclose(found.advantages, [1.499887486] + [-0.499962495] * 3, atol=1e-8)
+
+
 def test_an_excluded_infinity_is_no_error():
     assert gdpo.advantages([[np.inf], [1.0], [0.0]], 3, include=[False, True, True])[0] == 0
 

@@ -199,7 +199,18 @@ def running(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("-5", 1), ("2,125", 1), ("+7", 1), ("18.0", 0), ("²", 0), ("٣", 0), ("1/2", 0), ("", 0), ("7 apples", 0), ("12,34", 0)],
+    [
+        ("-5", 1),
+        ("2,125", 1),
+        ("+7", 1),
+        ("18.0", 0),
+        ("²", 0),
+        ("٣", 0),
+        ("1/2", 0),
+        ("", 0),
+        ("7 apples", 0),
+        ("12,34", 0),
+    ],
 )
 def test_integer_answer(text, expected):
     assert rewards.integer_answer()([f"<answer>{text}</answer>"]) == [expected]
@@ -241,11 +252,30 @@ ANY = [rewards.integer_answer(m) for m in ("answer_tags", "boxed", "hashes", "la
     rewards.tags("think", "answer"), rewards.tags("a", strict=True), rewards.length_at_most(5, unit="characters"),
 ]  # fmt: skip
 messages = st.lists(
-    st.dictionaries(st.sampled_from(["role", "content", "x"]), st.one_of(st.text(max_size=5), st.none(), st.integers())),
+    st.dictionaries(
+        st.sampled_from(["role", "content", "x"]), st.one_of(st.text(max_size=5), st.none(), st.integers())
+    ),
     max_size=3,
 )
 pieces = st.lists(
-    st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "\\boxed{", "{", "}", "####", "\n", "7", "$", "\x00", "\ud800", "1,0"]),
+    st.sampled_from(
+        [
+            "<think>",
+            "</think>",
+            "<answer>",
+            "</answer>",
+            "\\boxed{",
+            "{",
+            "}",
+            "####",
+            "\n",
+            "7",
+            "$",
+            "\x00",
+            "\ud800",
+            "1,0",
+        ]
+    ),
     max_size=12,
 ).map("".join)
 
@@ -254,7 +284,9 @@ pieces = st.lists(
 @given(st.lists(st.one_of(st.text(), pieces, messages, st.none(), st.integers(), st.binary()), max_size=4))
 def test_no_text_makes_a_reward_raise(completions):
     for score in ANY:
-        found = score(completions, prompts=completions, completion_ids=[[]] * len(completions), answer=["1"] * len(completions))
+        found = score(
+            completions, prompts=completions, completion_ids=[[]] * len(completions), answer=["1"] * len(completions)
+        )
         assert len(found) == len(completions)
         assert all(value in (0.0, 1.0) for value in found)
 

@@ -88,6 +88,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         self.objective = objective or self._objective_from_trl(method, method_options, gates)
         if len(self._gdpo_names) != len(self.objective.names):
             raise Error(f"TRL has rewards {self._gdpo_names}, but the objective has {self.objective.names}")
+        self._set_reward_weights()
         self._gdpo_folder = None if rollouts_folder is None else Path(rollouts_folder)
         self._gdpo_on_step, self._gdpo_task = on_step, task
         self._gdpo_batch: tuple[Any, Any, Any, Any] | None = None
@@ -110,14 +111,23 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         self._gdpo_batch = (scores, prompts, completions, completion_ids_list)
         return scores
 
+    def _progress(self) -> Progress:
+        return Progress(self.state.global_step, self.state.max_steps or None, int(self.state.num_input_tokens_seen))
+
+    def _set_reward_weights(self) -> None:
+        """Keep TRL's own weights, and with them its metric ``reward``, at what the objective says for this step."""
+        weights = [schedule.value(self._progress()) for schedule in self.objective.weights.values()]
+        self.reward_weights = torch.tensor(weights, dtype=torch.float32)
+
     def _generate_and_score_completions(self, inputs: Any) -> Any:
+        self._set_reward_weights()
         output = super()._generate_and_score_completions(inputs)
         if self._gdpo_batch is None:
             raise Error("TRL computed advantages without _calculate_rewards; this version of TRL is not supported")
         (scores, prompts, completions, ids), self._gdpo_batch = self._gdpo_batch, None
         mode = "train" if self.model.training else "eval"
         size = self.num_generations if mode == "train" else self.num_generations_eval
-        progress = Progress(self.state.global_step, self.state.max_steps or None, int(self.state.num_input_tokens_seen))
+        progress = self._progress()
         raw = scores.detach().cpu().double().numpy()
         estimate = self.objective.advantages(raw, size, progress)
         advantages = torch.as_tensor(estimate.advantages, dtype=torch.float32, device=output["advantages"].device)
