@@ -1,6 +1,6 @@
 """Seconds that `import gdpo` and `gdpo --help` take, as whole processes, less an empty Python's.
 
-    python benchmarks/start_up.py
+python benchmarks/start_up.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Both train nano on the same prompts with the same reward functions; every completion has the same length and the
 learning rate is 0, so that both do the same work. TRL uses its own `normalize_then_sum`; gdpo's trainer computes its
 advantages and metrics and writes the rollout table of every step. Blocks of steps alternate; the ratio is taken pair by
-pair.
+pair. On a noisy machine that ratio's interval is wide, so the seconds that the adapter adds (its method, less TRL's
+inside it) are also measured directly, within each step.
 
     python benchmarks/step_overhead.py
 """
@@ -17,6 +18,7 @@ import platform
 import statistics
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -34,6 +36,21 @@ from gdpo.adapters import trl as adapter
 from gdpo.training import models, recipe, tasks
 
 
+def timed(kind: type) -> list[float]:
+    """Seconds of each call of a trainer class's ``_generate_and_score_completions``, as they come."""
+    seconds: list[float] = []
+    real = kind._generate_and_score_completions
+
+    def wrapped(self, inputs):
+        started = time.perf_counter()
+        output = real(self, inputs)
+        seconds.append(time.perf_counter() - started)
+        return output
+
+    kind._generate_and_score_completions = wrapped
+    return seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=12, help="pairs of blocks")
@@ -47,6 +64,8 @@ def main() -> None:
     rows = datasets.Dataset.from_list(tasks.load(settings.data, 256).train)
     objective = settings.build_objective()
     model, tokenizer = models.load("nano")
+
+    inside, around = timed(trl.GRPOTrainer), timed(adapter.GRPOTrainer)
 
     with tempfile.TemporaryDirectory() as folder:
 
@@ -69,11 +88,17 @@ def main() -> None:
 
         def block(ours: bool) -> float:
             made = trainer(ours)
+            inside.clear()
+            around.clear()
             made.train()
+            if ours:
+                added.extend(whole - part for whole, part in zip(around[1:], inside[1:], strict=True))
             times = [line["step_time"] for line in made.state.log_history if "step_time" in line]
             return statistics.median(times[1:])
 
+        added: list[float] = []
         block(True), block(False)  # warm-up
+        added.clear()
         pairs = []
         for index in range(args.pairs):
             # The order changes from pair to pair, so that a drift of the machine cancels.
@@ -89,6 +114,8 @@ def main() -> None:
         "what": "seconds of a training step, gdpo's trainer over plain TRL's, pair by pair",
         "ratio_median": round(float(np.median(ratios)), 4),
         "ratio_interval_95": [round(float(low), 4), round(float(high), 4)],
+        "added_seconds_median": round(statistics.median(added), 5),
+        "added_share_of_a_step": round(statistics.median(added) / statistics.median(pair[1] for pair in pairs), 5),
         "gdpo_seconds": [round(pair[0], 4) for pair in pairs],
         "trl_seconds": [round(pair[1], 4) for pair in pairs],
         "rollouts_a_step": settings.per_device_train_batch_size,
@@ -100,6 +127,7 @@ def main() -> None:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"ratio {result['ratio_median']} (95 % interval {low:.4f} to {high:.4f})")
+    print(f"added {1000 * statistics.median(added):.1f} ms a step, {100 * result['added_share_of_a_step']:.2f} %")
 
 
 if __name__ == "__main__":
