@@ -2,7 +2,7 @@
 
     python examples/stock_trl.py
 
-It trains the small model that ships with gdpo for twenty steps on two CPU cores. On a GPU, put any model and data there.
+It trains the small model that ships with gdpo for twenty steps on two CPU cores. On a GPU, put any model and data in.
 """
 
 import argparse
