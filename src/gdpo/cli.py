@@ -131,7 +131,7 @@ def main() -> None:
         status = app(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)  # click returns the status of typer.Exit here
     except Error as error:
-        print(f"gdpo: {error}", file=sys.stderr)
+        print(f"gdpo: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         print("gdpo: interrupted", file=sys.stderr)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import shared_cases
+from support import shared_cases
 
 import gdpo
 from gdpo.core.estimators import METHODS

@@ -11,9 +11,9 @@ import time
 import warnings
 
 import pytest
-from conftest import shared_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import shared_cases
 
 import gdpo
 from gdpo import rewards

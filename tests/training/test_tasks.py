@@ -7,9 +7,9 @@ import json
 
 import polars as pl
 import pytest
-from conftest import SHARED
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import SHARED
 
 import gdpo
 from gdpo.training import tasks

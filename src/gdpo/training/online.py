@@ -93,7 +93,7 @@ def _trainer(recipe: Recipe, run: RunFolder, objective: Objective, task: tasks.T
         )  # fmt: skip
     except ValueError as error:
         raise Error(f"TRL refuses these settings: {' '.join(str(error).split())}") from None
-    trainer.add_callback(_callback(run, objective, view, shown))
+    trainer.add_callback(_callback(recipe, run, objective, view, shown))
     from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
     trainer.remove_callback(PrinterCallback)
@@ -124,19 +124,23 @@ def _config(recipe: Recipe, run: RunFolder) -> Any:
     for theirs, ours in _OWN.items():
         if theirs == ours and theirs not in ("output_dir", "name"):
             values[theirs] = getattr(recipe, ours)
-    values["save_steps"] = _aligned_save_steps(recipe)
+    cycle = _steps_a_generation(recipe)
+    values["save_steps"] = -(-recipe.save_steps // cycle) * cycle
+    # YAML reads a bare "no" as false.
+    given = {
+        key: "no" if value is False and key.endswith("_strategy") else value for key, value in recipe.trainer.items()
+    }
     try:
-        return GRPOConfig(**{**values, **recipe.trainer})
+        return GRPOConfig(**{**values, **given})
     except (ValueError, TypeError) as error:
         raise Error(f"TRL refuses these settings: {' '.join(str(error).split())}") from None
 
 
-def _aligned_save_steps(recipe: Recipe) -> int:
-    """Checkpoints only where a generated batch is used up: TRL does not save the rest of one."""
+def _steps_a_generation(recipe: Recipe) -> int:
+    """Optimizer steps that use one generated batch. Runs stop and save only between batches: TRL does not save one."""
     accumulation = recipe.gradient_accumulation_steps
     generated = int(recipe.trainer.get("steps_per_generation") or accumulation)
-    cycle = max(1, generated * int(recipe.trainer.get("num_iterations", 1)) // accumulation)
-    return -(-recipe.save_steps // cycle) * cycle
+    return max(1, generated * int(recipe.trainer.get("num_iterations") or 1) // accumulation)
 
 
 def _run_steps(trainer: Any, recipe: Recipe, run: RunFolder, view: LiveView) -> None:
@@ -152,14 +156,16 @@ def _run_steps(trainer: Any, recipe: Recipe, run: RunFolder, view: LiveView) -> 
         raise Interrupted
 
 
-def _callback(run: RunFolder, objective: Objective, view: LiveView, shown: dict[str, Any]) -> Any:
+def _callback(recipe: Recipe, run: RunFolder, objective: Objective, view: LiveView, shown: dict[str, Any]) -> Any:
     from transformers import TrainerCallback
+
+    cycle = _steps_a_generation(recipe)
 
     class RunCallback(TrainerCallback):  # type: ignore[misc]
         """Writes metrics and marks checkpoints as complete."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-            if getattr(state, "gdpo_stop", False):
+            if getattr(state, "gdpo_stop", False) and state.global_step % cycle == 0:
                 control.should_save = control.should_training_stop = True
             return control
 

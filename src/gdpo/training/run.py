@@ -186,11 +186,11 @@ def writing(path: Path) -> Iterator[None]:
     except Error:
         raise
     except Exception as error:
-        if isinstance(error, OSError):
-            raise Error(f"{path} cannot be written: {error.strerror or error}; make room, then --resume") from error
-        if any(
-            mark in str(error) for mark in ("No space left", "os error 28", "PytorchStreamWriter", "inline_container")
-        ):
+        full = ("No space left", "os error 28", "PytorchStreamWriter", "inline_container")
+        if isinstance(error, OSError) and error.errno != errno.ENOSPC and error.filename is not None:
+            where = error.filename
+            raise Error(f"{where} cannot be written: {error.strerror}; output_dir= says where runs go") from error
+        if any(mark in str(error) for mark in full):
             raise Error(f"{path} cannot be written: no space left on the disk; make room, then --resume") from error
         raise
 
