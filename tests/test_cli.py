@@ -196,3 +196,20 @@ def test_a_reward_file_is_found_beside_the_recipe(capsys, tmp_path, monkeypatch)
     status, out, error = run(capsys, "train", "sub/mine.yaml", "--show")
     assert status == 0, error
     assert str(tmp_path / "sub" / "mine.py") in out or "sub/mine.py" in out
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    status, _, error = run(capsys, "train", "math", "output_dir=file/x")
+    assert status == 2
+    assert "cannot be written" in error
+    assert error.count("\n") == 1
+
+
+def test_the_words_of_an_exception_stay_on_one_line(capsys, monkeypatch):
+    def broken(*args):
+        raise cli.Error("two\nlines")
+
+    monkeypatch.setattr("gdpo.training.recipe.load", broken)
+    assert run(capsys, "train", "math", "--show")[2] == "gdpo: two lines\n"

@@ -8,6 +8,7 @@ written last.
 from __future__ import annotations
 
 import datetime
+import errno
 import importlib.metadata
 import json
 import os
