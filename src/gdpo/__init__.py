@@ -11,8 +11,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gdpo.core.compute import Estimate, advantages, estimate, validate
 from gdpo.core.errors import Error
-from gdpo.core.estimators import Estimate, advantages, estimate, estimator, validate
+from gdpo.core.estimators import estimator
 from gdpo.version import __version__
 
 if TYPE_CHECKING:

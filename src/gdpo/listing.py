@@ -47,7 +47,9 @@ LISTS: dict[str, tuple[Callable[[], Iterable[tuple[str, ...]]], tuple[str, ...]]
 def print_list(name: str) -> None:
     """Print one of ``LISTS``."""
     rows, header = LISTS[name]
-    table = Table(*header, box=box.SIMPLE_HEAD, title=name, title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title=name, title_justify="left", pad_edge=False)
+    for index, column in enumerate(header):
+        table.add_column(column, no_wrap=index == 0, overflow="fold")
     for row in rows():
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)

@@ -20,8 +20,9 @@ import yaml
 
 from gdpo import rewards as reward_room
 from gdpo.core.backend import Array, cast_like, column, is_tensor, namespace
+from gdpo.core.compute import COMMON, Estimate, estimate
 from gdpo.core.errors import Error
-from gdpo.core.estimators import Estimate, estimate, method_of
+from gdpo.core.estimators import method_of
 from gdpo.core.inputs import nearest
 from gdpo.expressions import Condition
 from gdpo.weights import Progress, Schedule, as_schedule
@@ -124,7 +125,7 @@ class Objective:
         progress = progress or Progress()
         weights = [self.weights[name].value(progress) for name in self.names]
         known = method_of(method or self.method)
-        options = {k: v for k, v in self.options.items() if method is None or k in _COMMON or k in known.options}
+        options = {k: v for k, v in self.options.items() if method is None or k in COMMON or k in known.options}
         return estimate(
             self.gate(scores), groups, known.name, weights, names=self.names, bounds=self.bounds(), **options, **inputs
         )
@@ -235,9 +236,6 @@ class Objective:
             if name in self.options:
                 raise Error(f"option {name!r} belongs to a batch or a reward, not to the objective's options")
         self.advantages(np.zeros((2, len(self.names))), 2)
-
-
-_COMMON = tuple(inspect.signature(estimate.__globals__["advantages"]).parameters)
 
 
 __all__ = ["Objective", "Progress", "Reward"]

@@ -24,8 +24,8 @@ from accelerate.utils import gather_object
 from trl import GRPOConfig
 
 from gdpo.audit.measures import contribution_share, dead_share, distinct_situations
+from gdpo.core.compute import Estimate
 from gdpo.core.errors import Error
-from gdpo.core.estimators import Estimate
 from gdpo.objective import Objective, Progress, Reward
 from gdpo.rollouts import rollout_frame, write_frame
 

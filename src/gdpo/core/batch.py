@@ -6,7 +6,7 @@ Columns are read one at a time, so that memory beyond input and output is O(B), 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +34,10 @@ class Term:
     values: Array
     """[B]."""
     bound: Array
-    """[groups] largest absolute reward, on the scale of ``values``; 0 where not live. Bounds the rounding residue."""
+    """[B] largest absolute reward in the group on the scale of ``values``, 0 where not live; bounds the residue."""
 
-    def __mul__(self, factor: Array) -> Term:
-        """The term times a number of at least 0 (one for the reward)."""
+    def times(self, factor: Array) -> Term:
+        """The term times a factor of at least 0, a number or [B]."""
         return Term(self.values * factor, self.bound * factor)
 
 
@@ -54,12 +54,25 @@ class Combination:
     carriers: Array
     """[B] number of rewards of positive weight that are live and present for the rollout."""
 
+    tolerance: Array
+    """[B] what counts as 0 on the scale of ``total``."""
+    takes_part: Array
+    """[B] bool: the rollout counts in the batch norm."""
+
     def divided(self, divisor: Array) -> Combination:
         """The same over a positive scale [B]; 0 / 0 is 0."""
         xp = namespace(divisor)
         safe = xp.where(divisor == 0, 1.0, divisor)
         part = self.part
-        return Combination(self.total / safe, lambda k: part(k) / safe, self.signal, self.carriers)
+        return replace(self, total=self.total / safe, part=lambda k: part(k) / safe)
+
+    def kept(self, kept: Array, factor: Array) -> Combination:
+        """Only the rollouts ``kept`` [B] bool, times ``factor`` [B]; the others are 0 and out of the batch norm."""
+        xp, part = namespace(factor), self.part
+        return replace(
+            self, total=xp.where(kept, self.total * factor, 0.0), part=lambda k: xp.where(kept, part(k) * factor, 0.0),
+            signal=self.signal & kept, takes_part=self.takes_part & kept,
+        )  # fmt: skip
 
 
 class Batch:
@@ -106,36 +119,26 @@ class Batch:
         """The reward minus its group mean, whatever the baseline: what spreads are taken of."""
         centered = self.column(k).centered
         size = self.xp.maximum(abs(centered.low), abs(centered.high))
-        return Term(centered.deviation, self.xp.where(centered.live, size, 0.0))
+        return Term(centered.deviation, self.groups.expand(self.xp.where(centered.live, size, 0.0)))
+
+    def about_others(self, k: int) -> Term:
+        """The reward minus the mean of the others in the group: n/(n - 1) times its deviation from the group mean."""
+        count = self.column(k).centered.count
+        return self.about_mean(k).times(self.groups.expand(count / self.xp.clip(count - 1, 1, None)))
 
     def deviation(self, k: int) -> Term:
-        """d_k: the reward minus its group mean, or times n/(n-1) of it for the leave-one-out baseline."""
-        term = self.about_mean(k)
-        if self.options.baseline == "mean":
-            return term
-        factor = self.leave_one_out(k)
-        return Term(term.values * self.groups.expand(factor), term.bound * factor)
-
-    def leave_one_out(self, k: int) -> Array:
-        """[groups] n_k/(n_k - 1): the factor from the group mean's deviation to that about the mean of the others."""
-        count = self.column(k).centered.count
-        return count / self.xp.clip(count - 1, 1, None)
+        """d_k: the reward minus its baseline."""
+        return self.about_mean(k) if self.options.baseline == "mean" else self.about_others(k)
 
     def normalized(self, k: int) -> Term:
         """z_k = d_k / (sigma_k + eps), or by ``scale``; clipped where ``clip`` is set."""
-        deviation, options = self.deviation(k), self.options
-        scale = options.scale[k]
-        if scale == "none":
-            term = deviation
-        else:
-            std = self.column(k).std if scale == "group" else self._batch_std(k)
+        term, options, scale = self.deviation(k), self.options, self.options.scale[k]
+        if scale != "none":
+            std, segments = (self.column(k).std, self.groups) if scale == "group" else (self._deviation_std(k), None)
             divisor = self.xp.clip(std + options.eps, options.std_floor, None)
             divisor = self.xp.where(divisor == 0, 1.0, divisor)
-            if scale == "group":
-                term = Term(deviation.values / self.groups.expand(divisor), deviation.bound / divisor)
-            else:
-                rows = self.groups.batch.expand(divisor)
-                term = Term(deviation.values / rows, self.groups.max(self.groups.expand(deviation.bound) / rows))
+            rows = (segments or self.groups.batch).expand(divisor)
+            term = Term(term.values / rows, term.bound / rows)
         if options.clip is None:
             return term
         return Term(self.xp.clip(term.values, -options.clip, options.clip), term.bound)
@@ -146,26 +149,29 @@ class Batch:
         A group is tied as a whole if no rollout's value exceeds 8 R 2^-52 sum_k w_k max|r_k| (on the terms' scale): a
         weighted sum that is constant in exact arithmetic stays below that.
         """
-        xp = self.xp
         total = tolerance = carriers = zeros(self.groups.rows, self.rewards)
         participates: Array = None
         for k in self.active:
             value, weight, col = term(k), self.weights[k].value, self.column(k)
             total = total + weight * value.values
-            tolerance = tolerance + weight * self.groups.expand(value.bound)
+            tolerance = tolerance + weight * value.bound
             carriers = carriers + to_float(col.signal)
             present = col.centered.present
             participates = present if participates is None else participates | present
-        if participates is None:
-            participates = carriers > 0
-        self.participates = participates
+        self.participates = carriers > 0 if participates is None else participates
         tolerance = 8 * len(self.active) * 2.0**-52 * tolerance
+        return self.settled(total, lambda k: self.weights[k].value * term(k).values, carriers, tolerance)
+
+    def settled(
+        self, total: Array, part: Callable[[int], Array], carriers: Array, tolerance: Array
+    ) -> Combination:  # fmt: skip
+        """A combination in which groups whose every value is within ``tolerance`` of 0 are exactly 0."""
+        xp = self.xp
         alive = self.groups.expand(self.groups.max(to_float(~(abs(total) <= tolerance)))) > 0
-
-        def part(k: int) -> Array:
-            return xp.where(alive, self.weights[k].value * term(k).values, 0.0)
-
-        return Combination(xp.where(alive, total, 0.0), part, alive & (carriers > 0), carriers)
+        return Combination(
+            xp.where(alive, total, 0.0), lambda k: xp.where(alive, part(k), 0.0), alive & (carriers > 0), carriers,
+            tolerance, self.participates,
+        )  # fmt: skip
 
     def group_std(self, c: Combination) -> Array:
         """[B] the spread in each group of c, the sum of ``deviation``, over the rollouts that take part, + eps.
@@ -177,11 +183,66 @@ class Batch:
         std = self.groups.std(centered.deviation, centered.count, self.options.ddof)
         return self.groups.expand(self.xp.clip(std + self.options.eps, self.options.std_floor, None))
 
-    def _batch_std(self, k: int) -> Array:
+    def weighted_sum(self, values: Callable[[int], Array]) -> Array:
+        """[B] sum_k w_k values(k)."""
+        total = zeros(self.groups.rows, self.rewards)
+        for k in self.active:
+            total = total + self.weights[k].value * values(k)
+        return total
+
+    def raw(self, k: int) -> Array:
+        """[B] the reward itself, a missing one standing at its group mean (0 where the whole group has none)."""
+        centered = self.column(k).centered
+        mean = self.xp.where(centered.count > 0, centered.mean, 0.0)
+        return centered.deviation + self.groups.expand(mean)
+
+    def batch_std(self, values: Array) -> Array:
+        """[B] the spread of ``values`` [B] over the rollouts of the batch that take part, + eps."""
+        segments = self.groups.batch
+        centered = segments.center(values, self.participates & ~self.xp.isnan(values))
+        return segments.expand(segments.std(centered.deviation, centered.count, self.options.ddof) + self.options.eps)
+
+    def batch_moments(self, k: int) -> tuple[Array, Array]:
+        """([labels], [labels]) mean and standard deviation of the reward's present values over the batch."""
+        segments = self.groups.batch
+        values = self.raw(k)
+        centered = segments.center(values, self.column(k).centered.present & ~self.xp.isnan(values))
+        mean = self.xp.where(centered.count > 0, centered.mean, 0.0)
+        return mean, segments.std(centered.deviation, centered.count, self.options.ddof)
+
+    def live_share(self, k: int) -> Array:
+        """[labels] of the groups with two values of the reward or more, the share in which it is live."""
+        centered, segments = self.column(k).centered, self.groups.batch
+        rows = self.groups.expand(self.groups.tally(centered.present | True))
+
+        def groups_with(mask: Array) -> Array:  # each group's rows add up to 1
+            return self.xp.round(segments.sum(to_float(self.groups.expand(mask)) / rows))
+
+        return groups_with(centered.live) / self.xp.clip(groups_with(centered.count >= 2), 1, None)
+
+    def correlation(self, k: int, other: int) -> Array:
+        """[groups] correlation of two rewards in use over the rows that have both; 0 where one does not vary.
+
+        The sample covariance over the product of the standard deviations; ``ddof`` acts on the latter only.
+        """
+        both = self.column(k).centered.present & self.column(other).centered.present
+        one, two = (self.groups.center(self.raw(j), both) for j in (k, other))
+        covariance = self.groups.sum(one.deviation * two.deviation) / self.xp.clip(one.count - 1, 1, None)
+        first, second = (self.groups.std(c.deviation, c.count, self.options.ddof) for c in (one, two))
+        vary = one.live & two.live & (first > 0) & (second > 0)
+        return self.xp.where(vary, covariance / self.xp.where(vary, first * second, 1.0), 0.0)
+
+    def oriented_bounds(self, k: int) -> tuple[float, float] | None:
+        """The reward's bounds, flipped with its sign where it is a penalty; None where none are known."""
+        bounds = self.bounds[k]
+        if bounds is None or is_tensor(self.weights[k].sign) or self.weights[k].sign > 0:
+            return bounds
+        return -bounds[1], -bounds[0]
+
+    def _deviation_std(self, k: int) -> Array:
         """[labels] the spread of d_k over all its present values in the batch."""
-        centered, batch = self.column(k).centered, self.groups.batch
-        count = batch.tally(centered.present)
-        return batch.std(centered.deviation, count, self.options.ddof)
+        centered, segments = self.column(k).centered, self.groups.batch
+        return segments.std(centered.deviation, segments.tally(centered.present), self.options.ddof)
 
     def _refuse_infinity(self, k: int, centered: Centered) -> None:
         infinite = (centered.high == np.inf) | (centered.low == -np.inf)
@@ -203,7 +264,7 @@ def batch_normalize(batch: Batch, combination: Combination) -> tuple[Array, Call
     xp, segments = batch.xp, batch.groups.batch
     total, signal = combination.total, combination.signal
     finite = total == total  # a NaN (infinite reward on a GPU) stays in its own group
-    signal_finite, takes_part = signal & finite, batch.participates & finite
+    signal_finite, takes_part = signal & finite, combination.takes_part & finite
     mean = segments.expand(_mean(segments, total, signal_finite))
     shifted = xp.where(signal_finite, total - mean, 0.0)
     count = segments.tally(takes_part)

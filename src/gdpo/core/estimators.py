@@ -9,19 +9,15 @@ z_k = d_k / (sigma_k + eps), w_k its weight, c = sum_k w_k d_k. BN is the batch 
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
-
-from gdpo.core.backend import Array, as_matrix, as_vector, cast_like, is_tensor, namespace, readable
-from gdpo.core.batch import Batch, Combination, batch_normalize
+from gdpo.core.backend import Array
+from gdpo.core.batch import Batch, Combination, Term
 from gdpo.core.errors import Error
-from gdpo.core.groups import Groups
-from gdpo.core.inputs import check_bounds, check_names, check_options, first_rows, nearest, weight_columns
+from gdpo.core.inputs import nearest
 
 Family = Literal["sum first", "normalise first"]
 
@@ -37,6 +33,8 @@ class Method:
     """Whether batch norm follows by default."""
     formula: str
     source: str
+    needs: tuple[str, ...] = ()
+    """What it cannot do without: "bounds"."""
     options: tuple[str, ...] = ()
     """Names of the options that only this method takes (the keyword-only parameters of its function)."""
 
@@ -47,7 +45,7 @@ ALIASES = {"dr_grpo": "grpo_no_std"}
 
 
 def estimator(
-    name: str, *, family: Family, batch_norm: bool, formula: str, source: str
+    name: str, *, family: Family, batch_norm: bool, formula: str, source: str, needs: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Combination]], Callable[..., Combination]]:
     """Register ``function(batch, *, own_option=default) -> Combination`` as method ``name``."""
 
@@ -55,10 +53,22 @@ def estimator(
         if name in METHODS or name in ALIASES:
             raise Error(f"method {name!r} is registered already")
         own = tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
-        METHODS[name] = Method(name, function, family, batch_norm, formula, source, own)
+        METHODS[name] = Method(name, function, family, batch_norm, formula, source, needs, own)
         return function
 
     return register
+
+
+def method_of(name: object) -> Method:
+    """The registered method of that name or alias.
+
+    Raises:
+        Error: no such method; the message names the nearest one.
+    """
+    key = ALIASES.get(str(name), str(name))
+    if key not in METHODS:
+        raise Error(f"method {name!r} is unknown{nearest(str(name), METHODS.keys() | ALIASES.keys())}")
+    return METHODS[key]
 
 
 @estimator(
@@ -96,234 +106,194 @@ def gdpo(batch: Batch) -> Combination:
     return batch.combine(batch.normalized)
 
 
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """Advantages and how they came about. B rollouts, R rewards; results in the dtype and library of ``rewards``."""
-
-    advantages: Array
-    """[B]."""
-    contributions: Array
-    """[B, R], adding up to the advantages."""
-    normalized: Array
-    """[B, R] z_k of the reward as given (a penalty's sign is in its weight); 0 where missing or tied."""
-    live: Array
-    """[groups, R] bool: at least two values are present and they are not all equal."""
-    mean: Array
-    """[groups, R] float64 mean of the values present, NaN where none is."""
-    std: Array
-    """[groups, R] float64 standard deviation of the values present."""
-    combined: Array
-    """[B] the combined value before batch norm."""
-    group: Array
-    """[B] which row of ``live`` a rollout belongs to."""
-    rewards: Array
-    """[B, R] what it was computed from."""
-    weights: Array
-    """[R] or [B, R] float64."""
-    names: list[str] = field(default_factory=list)
-    method: str = ""
-
-
-def advantages(
-    rewards: Any, groups: Any, method: str = "gdpo", weights: Any = None, *, names: Any = None, eps: float = 1e-4,
-    ddof: int = 1, clip: float | None = None, batch_norm: bool | None = None, baseline: str = "mean",
-    scale: Any = "group", std_floor: float = 0.0, bounds: Any = None, include: Any = None, batch_ids: Any = None,
-    rollouts: Any = None, **options: Any,
-) -> Array:  # fmt: skip
-    """One advantage a rollout, [B], from several rewards in groups.
-
-    Args:
-        rewards: [B, R] numbers of any real dtype, NaN (or None) where a reward does not apply to a rollout; NumPy,
-            PyTorch, nested lists, or a mapping from name to [B].
-        groups: a size G (B/G consecutive groups) or ids [B] of any integer or string kind, in any order, any sizes.
-        method: a name of ``gdpo.core.estimators.METHODS``.
-        weights: [R], [B, R] or a mapping by name; None is 1 for each. A negative weight makes a reward a penalty.
-        names: names of the rewards, for messages, and for weights, bounds and scale given by name.
-        eps: added to each standard deviation.
-        ddof: 1 for the sample standard deviation (the papers), 0 for the population's.
-        clip: limit (3 is usual) on each z_k, or on the result where the method sums first.
-        batch_norm: whether to normalise over the batch at the end; None is the method's own way.
-        baseline: "mean" or "leave-one-out" (the mean of the other rollouts).
-        scale: what divides each reward's deviation: "group" (its spread in the group), "batch" (over the batch) or
-            "none"; one for all, [R], or by name. Used by the methods that normalise first.
-        std_floor: least value of a divisor (sigma_k + eps, and GRPO's).
-        bounds: (low, high) of each reward, [R] or by name; used by the methods that need them.
-        include: [B] bool; False is as if every reward of that rollout were missing (truncated, failed).
-        batch_ids: [B] labels (tasks in mixed data): what is taken over the batch is taken per label.
-        rollouts: [B] ids of rollouts that were split into several rows: each counts once, its rows share the advantage.
-        options: what only this method takes.
-
-    Returns:
-        [B] in the floating dtype, library and device of ``rewards`` (float64 for integers, booleans and lists).
-        A rollout without rewards, a group that is tied and a group of one get exactly 0.
-
-    Raises:
-        Error: shapes, names or options that do not fit; an infinite value where looking costs no synchronisation.
-    """
-    common = {
-        "names": names, "eps": eps, "ddof": ddof, "clip": clip, "batch_norm": batch_norm, "baseline": baseline,
-        "scale": scale, "std_floor": std_floor, "bounds": bounds, "include": include, "batch_ids": batch_ids,
-        "rollouts": rollouts,
-    }  # fmt: skip
-    return _Run(rewards, groups, method, weights, common, options, keep=False).advantages()
-
-
-def estimate(rewards: Any, groups: Any, method: str = "gdpo", weights: Any = None, **options: Any) -> Estimate:
-    """The same as ``advantages`` (same arguments), with every reward's part in it; memory O(B * R)."""
-    common = {name: options.pop(name) for name in list(options) if name in _COMMON}
-    return _Run(rewards, groups, method, weights, common, options, keep=True).estimate()
-
-
-def validate(rewards: Any, groups: Any, method: str = "gdpo", weights: Any = None, **options: Any) -> None:
-    """Check everything, values included, even where that synchronises with a GPU.
-
-    Raises:
-        Error: what ``advantages`` raises, and any infinite reward, weights of both signs, or segments that disagree.
-    """
-    on_cpu = {key: value.cpu() if is_tensor(value) else value for key, value in options.items()}
-    if hasattr(rewards, "items"):
-        rewards = {key: value.cpu() if is_tensor(value) else value for key, value in rewards.items()}
-    moved = [value.cpu() if is_tensor(value) else value for value in (rewards, groups, weights)]
-    advantages(moved[0], moved[1], method, moved[2], **on_cpu)
-
-
-def method_of(name: object) -> Method:
-    """The registered method of that name or alias.
-
-    Raises:
-        Error: no such method; the message names the nearest one.
-    """
-    key = ALIASES.get(str(name), str(name))
-    if key not in METHODS:
-        raise Error(f"method {name!r} is unknown{nearest(str(name), METHODS.keys() | ALIASES.keys())}")
-    return METHODS[key]
-
-
-_COMMON = tuple(
-    p.name for p in inspect.signature(advantages).parameters.values() if p.kind is p.KEYWORD_ONLY
+@estimator(
+    "grpo_batch_std", family="sum first", batch_norm=False, formula="c / (std of the summed reward in the batch + eps)",
+    source="TRL scale_rewards='batch'; LitePPO, arXiv 2508.08221",
 )  # fmt: skip
+def grpo_batch_std(batch: Batch) -> Combination:
+    """A = c / (std_batch(sum_k w_k r_k) + eps), a missing reward standing at its group mean."""
+    c = batch.combine(batch.deviation)
+    return c.divided(batch.batch_std(batch.weighted_sum(batch.raw)))
 
 
-class _Run:
-    """One computation: the checked input, the batch, and the results."""
-
-    def __init__(
-        self, rewards: Any, groups: Any, method: str, weights: Any, common: dict[str, Any], own: dict[str, Any],
-        keep: bool,
-    ) -> None:  # fmt: skip
-        self.method = method_of(method)
-        for name in own:
-            if name not in self.method.options:
-                hint = nearest(name, [*self.method.options, *_COMMON])
-                raise Error(f"method {self.method.name!r} has no option {name!r}{hint}")
-        self.own = own
-        self.rewards, given = as_matrix(rewards)
-        names = common.get("names")
-        self.names = check_names(given if names is None else names, self.rewards.shape[1])
-        self.options = check_options(
-            common.get("eps", 1e-4), common.get("ddof", 1), common.get("clip"), common.get("batch_norm"),
-            common.get("baseline", "mean"), common.get("scale", "group"), common.get("std_floor", 0.0), self.names,
-        )  # fmt: skip
-        bounds = check_bounds(common.get("bounds"), self.names)
-        include, batch_ids = _include(common.get("include"), self.rewards), common.get("batch_ids")
-        self.groups = Groups.of(groups, self.rewards, batch_ids) if self.rewards.shape[0] else None
-        self.weights = weight_columns(weights, self.names, self.rewards)
-        self.rows: Array = None
-        matrix, columns = self.rewards, self.weights
-        if common.get("rollouts") is not None and self.groups is not None:
-            first, self.rows = first_rows(common["rollouts"], self.rewards, groups)
-            matrix = self.rewards[first]
-            labels = self.groups.batch.index() if batch_ids is not None else None
-            self.groups = Groups.of(self.groups.index()[first], matrix, None if labels is None else labels[first])
-            columns = [
-                type(w)(w.value if isinstance(w.value, float) else w.value[first], w.sign, w.active) for w in columns
-            ]
-            include = None if include is None else include[first]
-        if self.groups is not None:
-            self.batch = Batch(matrix, self.groups, columns, self.names, self.options, bounds, include, keep)
-
-    def _combine(self) -> tuple[Array, Callable[[int], Array], Combination]:
-        """Advantages, k -> contributions of reward k, and the combination they come from."""
-        combination = self.method.combine(self.batch, **self.own)
-        norm = self.method.batch_norm if self.options.batch_norm is None else self.options.batch_norm
-        result, part = batch_normalize(self.batch, combination) if norm else (combination.total, combination.part)
-        clip = self.options.clip
-        if clip is None or self.method.family != "sum first":
-            return result, part, combination
-        xp = self.batch.xp
-        clipped = xp.clip(result, -clip, clip)
-        factor = xp.where(result == 0, 1.0, clipped / xp.where(result == 0, 1.0, result))
-        return clipped, lambda k: part(k) * factor, combination
-
-    def _spread(self, values: Array) -> Array:
-        """From rollouts to the rows given, in the caller's dtype."""
-        return cast_like(values if self.rows is None else values[self.rows], self.rewards)
-
-    def advantages(self) -> Array:
-        if self.groups is None:
-            return cast_like(self.rewards[:, :0].sum(1) * 1.0, self.rewards)
-        with _quiet(self.rewards):
-            return self._spread(self._combine()[0])
-
-    def estimate(self) -> Estimate:
-        if self.groups is None:
-            raise Error("there are no rollouts to explain: rewards has 0 rows")
-        batch, xp, count = self.batch, self.batch.xp, len(self.names)
-        with _quiet(self.rewards):
-            result, part, combination = self._combine()
-            zero, none = result * 0.0, batch.groups.sum(result) * 0.0
-            parts = [part(k) if k in batch.active else zero for k in range(count)]
-            signs = [self.weights[k].sign for k in range(count)]
-            normalized = [batch.normalized(k).values * signs[k] if k in batch.active else zero for k in range(count)]
-            columns = [batch.column(k) if k in batch.active else None for k in range(count)]
-            mean = [none if c is None else c.centered.mean * signs[k] for k, c in enumerate(columns)]
-            std = [none if c is None else c.std for c in columns]
-            live = [none > 1 if c is None else c.centered.live for c in columns]
-            group = batch.groups.index()
-
-        def stack(columns: list[Array]) -> Array:
-            return xp.stack(columns, 1)
-
-        return Estimate(
-            advantages=self._spread(result), contributions=self._spread(stack(parts)),
-            normalized=self._spread(stack(normalized)), live=stack(live), mean=stack(mean), std=stack(std),
-            combined=self._spread(combination.total), group=group if self.rows is None else group[self.rows],
-            rewards=self.rewards, weights=self._weight_matrix(), names=self.names, method=self.method.name,
-        )  # fmt: skip
-
-    def _weight_matrix(self) -> Array:
-        like = self.rewards
-        if all(isinstance(w.value, float) for w in self.weights):
-            return as_vector([w.value * w.sign for w in self.weights], like, "weights")
-        xp, rows = self.batch.xp, like.shape[0]
-        ones = as_vector(np.ones(rows), like, "weights")
-        return xp.stack([ones * w.value * w.sign for w in self.weights], 1)
+@estimator(
+    "rloo", family="sum first", batch_norm=False, formula="sum_k w_k d_k n_k/(n_k - 1)", source="arXiv 2402.14740"
+)
+def rloo(batch: Batch) -> Combination:
+    """A = sum_k w_k (r_k minus the mean of the other rollouts of the group)."""
+    return batch.combine(batch.about_others)
 
 
-def _include(include: Any, rewards: Array) -> Array:
-    if include is None:
-        return None
-    mask: Array = include if is_tensor(include) or isinstance(include, np.ndarray) else np.asarray(include)
-    if tuple(mask.shape) != (rewards.shape[0],):
-        raise Error(
-            f"include has shape {tuple(mask.shape)}, but one value a rollout was expected: [{rewards.shape[0]}]"
-        )
-    if is_tensor(rewards):
-        return namespace(rewards).as_tensor(mask, device=rewards.device).bool()
-    return as_vector(mask, rewards, "include") != 0
+@estimator(
+    "reinforce_pp_baseline",
+    family="sum first",
+    batch_norm=True,
+    formula="BN(c)",
+    source="REINFORCE++, arXiv 2501.03262",
+)
+def reinforce_pp_baseline(batch: Batch) -> Combination:
+    """A = BN(c); verl and NeMo-RL whiten tokens instead of rollouts."""
+    return batch.combine(batch.deviation)
 
 
-@contextlib.contextmanager
-def _quiet_numpy() -> Any:
-    with np.errstate(all="ignore"):
-        yield
+@estimator(
+    "dvao",
+    family="sum first",
+    batch_norm=False,
+    formula="c / (sum_k w_k sigma_k + eps)",
+    source="DVAO, arXiv 2605.25604",
+)
+def dvao(batch: Batch) -> Combination:
+    """A = c / (sum_k w_k sigma_k + eps): at eps 0 the mean of the z_k weighted by w_k sigma_k."""
+    c = batch.combine(batch.deviation)
+    spread: Array = sum(batch.weights[k].value * batch.groups.expand(batch.column(k).std) for k in batch.active)
+    return c.divided(spread + batch.options.eps)
 
 
-def _quiet(rewards: Array) -> Any:
-    """NaN arithmetic is meant: missing rewards and masked branches go through it."""
-    if is_tensor(rewards):
-        return namespace(rewards).no_grad()
-    return _quiet_numpy()
+@estimator(
+    "corr_grpo", family="sum first", batch_norm=False, formula="c / sqrt(sum of correlations + eps)",
+    source="CorrGRPO, arXiv 2609.36820",
+)  # fmt: skip
+def corr_grpo(batch: Batch) -> Combination:
+    """A = c / sqrt(max(sum_{l,m} rho_lm, 0) + eps), rho the correlation of two rewards in the group."""
+    c = batch.combine(batch.deviation)
+    total: Array = 0.0
+    for index, k in enumerate(batch.active):
+        total = total + batch.correlation(k, k)
+        for other in batch.active[index + 1 :]:
+            total = total + 2 * batch.correlation(k, other)
+    return c.divided(batch.groups.expand(batch.xp.sqrt(batch.xp.clip(total, 0, None) + batch.options.eps)))
 
 
-__all__ = ["METHODS", "Estimate", "Method", "advantages", "estimate", "estimator", "method_of", "readable", "validate"]
+@estimator(
+    "saw",
+    family="normalise first",
+    batch_norm=True,
+    formula="BN(sum_k w_k R CV_k/(sum CV) z_k)",
+    source="arXiv 2606.07705",
+)
+def saw(batch: Batch) -> Combination:
+    """As gdpo with w_k times R CV_k / (sum CV + 1e-8), CV the coefficient of variation over the batch."""
+    spread = {}
+    for k in batch.active:
+        mean, std = batch.batch_moments(k)
+        bounds = batch.oriented_bounds(k)
+        spread[k] = std / (abs(mean - (bounds[0] if bounds else 0.0)) + 1e-8)
+    total: Array = sum(spread.values())
+    expand, count = batch.groups.batch.expand, len(batch.active)
+    return batch.combine(lambda k: batch.normalized(k).times(expand(count * spread[k] / (total + 1e-8))))
+
+
+@estimator(
+    "sa_mrpo", family="normalise first", batch_norm=True, formula="BN(sum_k w_k (1 - s_k)^gamma z_k)",
+    source="SA-MRPO, arXiv 2608.16072", needs=("bounds",),
+)  # fmt: skip
+def sa_mrpo(batch: Batch, *, gamma: float = 0.5) -> Combination:
+    """As gdpo with w_k times (1 - s_k)^gamma, s_k how saturated the reward is: (batch mean - low) / (high - low)."""
+    if not isinstance(gamma, int | float) or not gamma >= 0:
+        raise Error(f"gamma is {gamma!r}, but a number of at least 0 was expected")
+
+    def term(k: int) -> Term:
+        bounds = batch.oriented_bounds(k)
+        if bounds is None:
+            name = batch.names[k]
+            raise Error(f"method 'sa_mrpo' needs the bounds of {name!r}, such as bounds={{{name!r}: (0, 1)}}")
+        mean, _ = batch.batch_moments(k)
+        saturation = batch.xp.clip((mean - bounds[0]) / (bounds[1] - bounds[0]), 0, 1)
+        return batch.normalized(k).times(batch.groups.batch.expand((1 - saturation) ** gamma))
+
+    return batch.combine(term)
+
+
+@estimator(
+    "dara", family="normalise first", batch_norm=True, formula="BN(sum_k w_k min(w_max, sqrt(pi_ref/pi_k)) z_k)",
+    source="DARA, arXiv 2610.00574",
+)  # fmt: skip
+def dara(batch: Batch, *, w_max: float = 8.0, symmetric: bool = False) -> Combination:
+    """As gdpo with w_k times min(w_max, sqrt(pi_ref / pi_k)) where z_k > 0 (symmetric: everywhere).
+
+    pi_k is the share of groups, of those with two values of the reward, in which it is live; pi_ref the largest.
+    """
+    if not isinstance(w_max, int | float) or not w_max > 0:
+        raise Error(f"w_max is {w_max!r}, but a positive number was expected")
+    xp, shares = batch.xp, {k: batch.live_share(k) for k in batch.active}
+    largest: Array = None
+    for share in shares.values():
+        largest = share if largest is None else xp.maximum(largest, share)
+
+    def term(k: int) -> Term:
+        share, z = shares[k], batch.normalized(k)
+        rarity = xp.where(share > 0, xp.sqrt(largest / xp.where(share > 0, share, 1.0)), 1.0)
+        factor = batch.groups.batch.expand(xp.clip(rarity, None, w_max))
+        return z.times(factor if symmetric else xp.where(z.values > 0, factor, 1.0))
+
+    return batch.combine(term)
+
+
+@estimator(
+    "gd2po", family="normalise first", batch_norm=True, formula="BN(kept share of sum_k w_k z_k where not in conflict)",
+    source="GD2PO, arXiv 2606.16771",
+)  # fmt: skip
+def gd2po(batch: Batch, *, threshold: float = 0.2, hard: bool = False) -> Combination:
+    """As gdpo without the rollouts whose rewards conflict, times the share of the group that is kept.
+
+    A rollout conflicts if one z_k > 1e-8 and another < -1e-8; it is dropped if abs(sum w z) / (sum abs(w z) + 1e-8) is
+    below ``threshold``, or always where ``hard``.
+    """
+    if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+        raise Error(f"threshold is {threshold!r}, but a number from 0 to 1 was expected")
+    combined, xp = batch.combine(batch.normalized), batch.xp
+    size: Array = 0.0
+    rises = falls = combined.signal & False
+    for k in batch.active:
+        value, weight = batch.normalized(k).values, batch.weights[k].value
+        size = size + abs(weight * value)
+        rises, falls = rises | ((value > 1e-8) & (weight > 0)), falls | ((value < -1e-8) & (weight > 0))
+    weak = abs(combined.total) / (size + 1e-8) < threshold
+    kept = ~(rises & falls & (weak | hard)) & batch.participates
+    share = batch.groups.tally(kept) / xp.clip(batch.groups.tally(batch.participates), 1, None)
+    return combined.kept(kept, batch.groups.expand(share))
+
+
+@estimator(
+    "rvpo", family="normalise first", batch_norm=True, formula="BN(-(1/kappa) log sum_k o_k exp(-kappa z_k))",
+    source="RVPO, arXiv 2605.05750",
+)  # fmt: skip
+def rvpo(batch: Batch, *, kappa: float = 1.0, dead: str = "exclude") -> Combination:
+    """A = BN(s), s the soft minimum of the z_k: near their mean as kappa goes to 0, the worst reward as it grows.
+
+    o are the weights over the rewards live for the rollout, summing to 1. ``dead="include"`` is the paper's form: a
+    tied reward enters as z = 0. The parts are q_k (z_k + s - sum_l q_l z_l), q the soft minimum's shares.
+    """
+    if not isinstance(kappa, int | float) or not kappa > 0:
+        raise Error(f"kappa is {kappa!r}, but a positive number was expected")
+    if dead not in ("exclude", "include"):
+        raise Error(f"dead is {dead!r}, but 'exclude' or 'include' was expected")
+    xp, plain = batch.xp, batch.combine(batch.normalized)
+
+    def weight(k: int) -> Array:
+        column = batch.column(k)
+        return xp.where(column.centered.present if dead == "include" else column.signal, batch.weights[k].value, 0.0)
+
+    lowest: Array = None
+    for k in batch.active:
+        z = xp.where(weight(k) > 0, batch.normalized(k).values, xp.inf)
+        lowest = z if lowest is None else xp.minimum(lowest, z)
+    lowest = xp.where(plain.carriers > 0, lowest, 0.0)
+    weights: Array = 0.0
+    mass: Array = 0.0
+    mean: Array = 0.0
+    for k in batch.active:
+        z, o = batch.normalized(k).values, weight(k)
+        share = o * xp.exp(-kappa * xp.where(o > 0, z - lowest, 0.0))  # about the lowest, so that nothing overflows
+        weights, mass, mean = weights + o, mass + share, mean + share * z
+    mass = xp.where(plain.carriers > 0, mass, 1.0)
+    soft = lowest - xp.log(mass / xp.where(plain.carriers > 0, weights, 1.0)) / kappa
+    soft, mean = xp.where(plain.carriers > 0, soft, 0.0), mean / mass
+
+    def part(k: int) -> Array:
+        z, o = batch.normalized(k).values, weight(k)
+        share = o * xp.exp(-kappa * xp.where(o > 0, z - lowest, 0.0)) / mass
+        return xp.where(plain.carriers > 0, share * (z + soft - mean), 0.0)
+
+    return batch.settled(soft, part, plain.carriers, plain.tolerance)

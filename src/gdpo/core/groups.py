@@ -157,5 +157,8 @@ class Groups(Segments):
             handle.batch = Segments(rows, 1, None, like)
         else:
             labels, count = factorize(batch_ids, like, "batch_ids")
+            # A group never spans two labels: what is taken per label is what a call of its own would give.
+            codes, groups_count = factorize(handle.index() * count + labels, like, "groups")
+            handle = cls(rows, groups_count, codes, like)
             handle.batch = Segments(rows, count, labels, like)
         return handle

@@ -93,13 +93,13 @@ def _candidates(rollouts: Rollouts, method: str) -> list[tuple[float, object]]:
 
 
 def _compare(rollouts: Rollouts, step: float, group: object, method: str, other_method: str) -> ExampleGroup | None:
-    from gdpo.core import estimators
+    from gdpo.core import compute
 
     steps = rollouts.column("step")
     in_step = np.flatnonzero(steps == step)
     ids = rollouts.table["group"].gather(in_step.tolist()).to_list()
     try:
-        estimate = estimators.estimate(
+        estimate = compute.estimate(
             _gated(rollouts)[in_step],
             [str(label) for label in ids],
             method=other_method,

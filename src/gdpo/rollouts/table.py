@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from gdpo.core.compute import Estimate
 from gdpo.core.errors import Error
-from gdpo.core.estimators import Estimate
 from gdpo.version import __version__
 
 SCHEMA_VERSION = "1"

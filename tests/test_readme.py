@@ -1,0 +1,77 @@
+"""README: its Python runs, its commands exist, its figures are those of the results files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+
+
+@pytest.fixture
+def names(tiny_model, tmp_path, monkeypatch):
+    """What a reader has at hand where the snippets begin."""
+    from datasets import Dataset
+    from trl import GRPOConfig
+
+    monkeypatch.chdir(tmp_path)
+
+    def constant(name):
+        def score(completions, **columns):
+            return [float(len(text) % 2) for text in completions]
+
+        score.__name__ = name
+        return score
+
+    config = GRPOConfig(str(tmp_path), use_cpu=True, num_generations=2, per_device_train_batch_size=2, report_to="none",
+                        max_completion_length=4, gradient_checkpointing=False)  # fmt: skip
+    return {
+        "model": str(tiny_model), "config": config, "dataset": Dataset.from_dict({"prompt": ["a", "b"]}),
+        "completions": [r"<think>a</think> <answer>\boxed{1}</answer>"] * 8, "answers": ["1"] * 8, "ids": [[1]] * 8,
+        **{name: constant(name) for name in ("correct", "well_formed", "short")},
+    }  # fmt: skip
+
+
+def test_python_blocks_run(names):
+    from gdpo.core.estimators import METHODS
+
+    assert len(BLOCKS) == 5
+    try:
+        for block in BLOCKS:
+            exec(block, names)
+    finally:
+        METHODS.pop("my_method", None)
+    assert names["trainer"].objective.gates["short"].text == "correct >= 1"
+    assert names["scores"].shape == (8, 3)
+    assert names["estimate"].advantages.shape == (8,)
+
+
+def test_the_claim_about_liveness():
+    import gdpo
+
+    rewards = {"correct": [1, 0, 0, 1, 0, 0, 0, 0], "format": [1, 1, 0, 0, 1, 1, 1, 1]}
+    assert gdpo.estimate(rewards, groups=4).live.tolist() == [[True, True], [False, False]]
+
+
+def test_figures_are_those_of_the_results():
+    compare = json.loads((ROOT / "benchmarks" / "results" / "compare_math.json").read_text())
+    ours = [run for run in compare["runs"] if run["method"] == "gdpo"]
+    for run in ours:
+        before, after = (round(100 * run[when]["correct and format"]) for when in ("before", "after"))
+        assert re.search(rf"from\s+{before}\s+to\s+{after}", TEXT), (before, after)
+    for method, name in (("grpo", "GRPO"), ("gdpo", "GDPO")):
+        runs = [run for run in compare["runs"] if run["method"] == method]
+        mean = 100 * sum(run["after"]["correct and format"] for run in runs) / len(runs)
+        assert f"{mean:.1f} % ({name})" in TEXT
+    overhead = json.loads((ROOT / "benchmarks" / "results" / "step_overhead.json").read_text())
+    assert f"{100 * overhead['added_share_of_a_step']:.1f} %" in TEXT
+
+
+def test_every_file_it_links_to_is_there():
+    for target in re.findall(r"\]\((?!http)([^)]+)\)", TEXT):
+        assert (ROOT / target).exists(), target
