@@ -160,6 +160,15 @@ def test_no_train_extra(capsys, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_several_processes_are_refused(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    status, _, error = run(capsys, "train", "math")
+    assert status == 2
+    assert "accelerate launch" in error
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -120,6 +121,11 @@ def _train(resolved: Any, run: Any) -> None:
 def _need_train_extra() -> None:
     import importlib.util
 
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise Error(
+            "gdpo train is one process; for several GPUs use gdpo.adapters.trl.GRPOTrainer in a TRL script under "
+            "accelerate launch"
+        )
     for module in ("torch", "transformers", "trl", "datasets", "accelerate"):
         if importlib.util.find_spec(module) is None:
             raise Error(f'{module} is not installed, and training needs it: pip install "gdpo[train]"')
