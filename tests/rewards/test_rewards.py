@@ -335,3 +335,12 @@ def test_every_reward_declares_its_range_and_takes_trls_arguments():
     for score in (rewards.math_answer(), *ANY):
         assert score.range == (0.0, 1.0)
         assert score(completions=[GOOD], prompts=["q"], completion_ids=[[1]], answer=["1"], **TRL)[0] in (0.0, 1.0)
+
+
+def test_an_answer_is_never_run(tmp_path):
+    """sympy's plain parser evaluates Python; only digits and operators may reach it."""
+    target = tmp_path / "touched"
+    attacks = [f"__import__('os').system('touch {target}')", f"open('{target}','w')", f"eval(\"open('{target}','w')\")"]
+    texts = [f"<answer>{attack}</answer>" for attack in attacks] + [rf"<answer>\text{{{attacks[0]}}}</answer>"]
+    assert rewards.math_answer()(texts, answer=["x+1"] * len(texts)) == [0.0] * len(texts)
+    assert not target.exists()

@@ -8,9 +8,11 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 from typing import Any
 
+ARITHMETIC = re.compile(r"[0-9\s+\-*/^().,%]+")
 MEMORY = 4 << 30
 CPU_SECONDS = 600
 
@@ -52,9 +54,11 @@ def main() -> None:
 
     def read(text: str) -> Any:
         # As LaTeX: as plain text the parser takes any two equations for equal, and a list by its first element.
-        return parse(f"${text}$", extraction_config=configs[:1], parsing_timeout=None) or parse(
-            text, extraction_config=configs, parsing_timeout=None
-        )
+        found = parse(f"${text}$", extraction_config=configs[:1], parsing_timeout=None)
+        if not found and ARITHMETIC.fullmatch(text):
+            # The plain parser evaluates its text: nothing but digits and operators may reach it.
+            found = parse(text, extraction_config=configs, parsing_timeout=None)
+        return found
 
     for line in sys.stdin:
         task = json.loads(line)
