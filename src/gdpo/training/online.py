@@ -91,7 +91,7 @@ def _trainer(recipe: Recipe, run: RunFolder, objective: Objective, task: tasks.T
             processing_class=tokenizer, peft_config=models.peft_config(recipe.lora), objective=objective,
             rollouts_folder=run.rollouts, on_step=_sampler(shown), task=recipe.data.label,
         )  # fmt: skip
-    except ValueError as error:
+    except (ValueError, ImportError, RuntimeError) as error:
         raise Error(f"TRL refuses these settings: {' '.join(str(error).split())}") from None
     trainer.add_callback(_callback(recipe, run, objective, view, shown))
     from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -132,7 +132,7 @@ def _config(recipe: Recipe, run: RunFolder) -> Any:
     }
     try:
         return GRPOConfig(**{**values, **given})
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError, RuntimeError) as error:
         raise Error(f"TRL refuses these settings: {' '.join(str(error).split())}") from None
 
 
