@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gdpo.core import estimators
+from gdpo.core import compute
 
 REWARDS = ["correct", "format", "integer"]
 HOSTILE = [
@@ -114,7 +114,7 @@ def _scores(random: np.random.Generator, chances: list[float], groups: int, size
 
 def _step(random: np.random.Generator, step: int, method: str, hostile: bool, gain: float) -> pl.DataFrame:
     scores = _scores(random, _chances(step, gain), 8, 8)
-    estimate = estimators.estimate(scores, 8, method=method)
+    estimate = compute.estimate(scores, 8, method=method)
     prompts, _ = _answers(random, 8, False)
     _, completions = _answers(random, 64, hostile)
     columns: dict[str, Any] = {
