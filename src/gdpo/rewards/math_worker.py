@@ -1,6 +1,6 @@
 """A process that compares answers with math-verify, one JSON line in, one out. Killed from outside when it hangs.
 
-It is run as a file, not imported, so that it starts without gdpo: ``{"id": 1, "gold": "...", "answers": "..."}`` gives
+It is run as a file, not imported, so that it starts without gdpo: ``{"id": 1, "gold": "...", "answer": "..."}`` gives
 ``{"id": 1, "score": 0 | 1 | null}``; null means that the gold answer itself cannot be read.
 """
 
@@ -9,21 +9,24 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
+import time
 from typing import Any
 
 ARITHMETIC = re.compile(r"[0-9\s+\-*/^().,%]+")
-MEMORY = 4 << 30
-CPU_SECONDS = 600
+MEMORY = 1 << 30
+CPU_SECONDS = 10
 
 
 def limit() -> None:
-    """Bound what one hostile answer can take, also should the parent be gone."""
+    """Bound what the next answer can take, also should the parent be gone: the system ends the process then."""
     try:
         import resource
     except ImportError:  # Windows
         return
-    for kind, amount in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, CPU_SECONDS)):
+    used = int(time.process_time())
+    for kind, amount in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, used + CPU_SECONDS)):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (amount, resource.getrlimit(kind)[1]))
 
@@ -40,7 +43,7 @@ def tiny_but_different(gold: Any, answer: Any) -> bool:
 
 def main() -> None:
     """Serve until standard input closes."""
-    limit()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer; this process ends with its input
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     sys.stdout = sys.stderr  # what a library prints is no reply
     logging.disable(logging.CRITICAL)
@@ -62,15 +65,16 @@ def main() -> None:
 
     for line in sys.stdin:
         task = json.loads(line)
-        try:
+        limit()
+        gold, score = [], None
+        with contextlib.suppress(Exception):  # a gold answer that cannot be read: the reward does not apply
             gold = read(task["gold"])
-            score = None
+            gold = [] if all(isinstance(part, str) for part in gold) else gold  # its text alone was not understood
+        try:
             if gold:
                 answer = read(task["answer"])
                 same = bool(answer) and bool(verify(gold, answer, timeout_seconds=None, raise_on_error=False))
                 score = int(same and not tiny_but_different(gold[0], answer[0]))
-        except MemoryError:
-            score = 0
         except Exception:  # whatever a parser does with hostile text, it is no right answer
             score = 0
         print(json.dumps({"id": task["id"], "score": score}), file=out, flush=True)
