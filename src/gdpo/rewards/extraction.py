@@ -9,8 +9,11 @@ from gdpo.core.errors import Error
 from gdpo.core.inputs import nearest
 
 Extraction = Literal["answer_tags", "boxed", "hashes", "last_number"]
-_NUMBER = re.compile(r"(?<![\w.,])[-+]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?(?:/[0-9]+)?(?![\w])%?")
-_MOST_BOXES = 50
+_NUMBER = re.compile(
+    r"(?<!\w)(?<![0-9]\.)([-+]?\$?(?:(?:[0-9]{1,3}(?:,[0-9]{3})++|[0-9]++)(?:\.[0-9]++)?|(?<!\.)\.[0-9]++)(?:/[0-9]++)?+%?+)(\w*+)"
+)
+_UNIT = re.compile(r"(?!(?:st|nd|rd|th)$)[A-Za-z]{2,}")
+_BOX = re.compile(r"\\\\(?!f?box)|\\[{}]|(\\(?:boxed|fbox)\s*\{)|[{}]")
 
 
 def check_extraction(mode: str) -> None:
@@ -38,21 +41,19 @@ def extract(text: str, mode: str) -> str | None:
     else:
         found = None
         for match in _NUMBER.finditer(text):
-            found = match[0]
+            if not match[2] or _UNIT.fullmatch(match[2]):  # 72km is a number, 2x and 2nd are none
+                found = match[1]
     return found.strip() or None if found is not None else None
 
 
 def _boxed(text: str) -> str | None:
-    end = len(text)
-    for _ in range(_MOST_BOXES):
-        start = max(text.rfind(r"\boxed{", 0, end), text.rfind(r"\fbox{", 0, end))
-        if start < 0:
-            return None
-        opened = text.index("{", start) + 1
-        depth = 1
-        for position in range(opened, len(text)):
-            depth += {"{": 1, "}": -1}.get(text[position], 0)
-            if depth == 0:
-                return text[opened:position]
-        end = start
-    return None
+    open_braces: list[tuple[int, int] | None] = []  # where a box and its content begin; None for any other brace
+    last = (-1, 0, 0)
+    for match in _BOX.finditer(text):
+        if match[1]:
+            open_braces.append((match.start(), match.end()))
+        elif match[0] == "{":
+            open_braces.append(None)
+        elif match[0] == "}" and open_braces and (box := open_braces.pop()):
+            last = max(last, (*box, match.start()))
+    return text[last[1] : last[2]] if last[0] >= 0 else None
