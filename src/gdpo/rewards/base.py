@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from gdpo.core.errors import Error
 from gdpo.core.inputs import nearest
@@ -43,10 +46,41 @@ def factory(name: str) -> Callable[[Function], Function]:
     """Register a factory under the name that recipes use."""
 
     def register(function: Function) -> Function:
-        REGISTRY[name] = function
-        return function
+        @functools.wraps(function)
+        def made(*args: Any, **options: Any) -> RewardFunction:
+            return Made(name, function(*args, **options), args, options)
+
+        REGISTRY[name] = made
+        return cast(Function, made)
 
     return register
+
+
+class Made:
+    """A reward from a registered factory. To another process it goes as the factory's name and options."""
+
+    def __init__(self, factory: str, function: RewardFunction, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self._function = function
+        self._origin = factory, args, options
+        self.__name__ = self.__qualname__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.range: tuple[float, float] | None = getattr(function, "range", None)
+
+    def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        """One score a completion."""
+        return self._function(completions, **columns)
+
+    def __repr__(self) -> str:
+        factory, args, options = self._origin
+        written = [repr(value) for value in args] + [f"{key}={value!r}" for key, value in options.items()]
+        return f"{factory}({', '.join(written)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make_again, self._origin
+
+
+def _make_again(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> RewardFunction:
+    return REGISTRY[name](*args, **options)
 
 
 def build(spec: object, *args: Any, folder: Path | None = None, **options: Any) -> RewardFunction:
@@ -94,8 +128,9 @@ def column_values(columns: dict[str, Any], name: str, count: int, asking: str) -
     if name not in columns:
         raise Error(f"{asking} needs the column {name!r}, but there are {sorted(columns)}; gold=COLUMN names another")
     values: Sequence[Any] = columns[name]
-    if isinstance(values, str) or len(values) != count:
-        found = "text" if isinstance(values, str) else f"{len(values)} values"
+    if isinstance(values, str) or not hasattr(values, "__len__") or len(values) != count:
+        listed = not isinstance(values, str) and hasattr(values, "__len__")
+        found = f"{len(values)} values" if listed else type(values).__name__
         raise Error(f"{asking} got {found} in column {name!r}, but {count} were expected, one a completion")
     return values
 
@@ -119,8 +154,12 @@ def _configured(
                 raise Error(f"reward {spec!r} has no option {key!r}{nearest(key, known) if known else ''}")
     try:
         made: RewardFunction = function(*args, **options)
+    except Error:
+        raise
     except TypeError as error:
         raise Error(f"reward {spec!r}: {error}") from None
+    except Exception as error:
+        raise Error(f"reward {spec!r} raised {type(error).__name__}: {error}") from error
     if not callable(made):
         raise Error(f"reward {spec!r} returned {made!r}, but a function of completions was expected")
     return made
@@ -132,10 +171,12 @@ def _from_file(spec: str, folder: Path | None) -> Callable[..., Any]:
     path = path if path.is_absolute() or folder is None else folder / path
     if not path.is_file():
         raise Error(f"reward {spec!r}: the file {path} does not exist")
-    module_spec = importlib.util.spec_from_file_location(f"gdpo_user_{path.stem}", path)
+    mark = hashlib.sha256(str(path.resolve()).encode(errors="surrogateescape")).hexdigest()[:8]
+    module_spec = importlib.util.spec_from_file_location(f"gdpo_user_{path.stem}_{mark}", path)
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look there
     try:
         module_spec.loader.exec_module(module)
     except Exception as error:
