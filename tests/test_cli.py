@@ -188,6 +188,15 @@ def test_a_bad_reward_is_one_sentence(capsys, tmp_path, monkeypatch, body, said)
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
+def test_a_setting_that_trl_checks_in_its_first_step(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["evaluation.prompts=2", "evaluation.samples=1", "per_device_train_batch_size=8", "steps=2"]
+    status, _, error = run(capsys, "train", "math", *small, "trainer.loss_type=nonsense")
+    assert status == 2
+    assert "TRL refuses these settings: Unknown loss type: nonsense" in error
+
+
 def with_reward(spec: str) -> str:
     tree = recipe.load("math").model_dump(mode="json")
     tree["objective"]["rewards"] = {"mine": {"reward": spec}}

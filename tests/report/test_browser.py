@@ -68,6 +68,47 @@ def test_filters(browser: Any, run_folder: Path) -> None:
     page.context.close()
 
 
+def test_filters_by_score_and_order(browser: Any, run_folder: Path) -> None:
+    page, said, _ = visit(browser, write_run_report(run_folder))
+    advantages = page.locator("#list strong")
+    highest = advantages.first.inner_text()
+    page.select_option("select[name=reward]", "0")
+    page.select_option("select[name=relation]", "eq")
+    page.fill("input[name=value]", "0")
+    scores = page.locator("#list .rollout tbody tr:first-child td:nth-child(2)").all_inner_texts()
+    assert len(scores) == 20
+    assert set(scores) == {"0"}
+    page.click("button[type=reset]")
+    page.select_option("select[name=order]", "low")
+    assert highest.startswith("+")
+    assert advantages.first.inner_text().startswith("\u2212")
+    page.click("#more")
+    assert page.locator("#list > li").count() == 40
+    page.click("[data-filter=pairs] [data-kind=worse]")
+    shown = page.locator(".pair:visible")
+    assert shown.count() > 0
+    assert set(shown.evaluate_all("all => all.map(pair => pair.dataset.kind)")) == {"worse"}
+    assert said == []
+    page.context.close()
+
+
+def test_charts_by_keyboard_and_legend(browser: Any, run_folder: Path) -> None:
+    page, said, _ = visit(browser, write_run_report(run_folder))
+    chart = page.locator("[data-chart]").first
+    assert chart.locator(".readout").inner_text().startswith("step 60")
+    chart.locator(".plot").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(100)
+    assert chart.locator(".readout").inner_text().startswith("step 2 ")
+    page.locator(".key").first.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(".key").first.get_attribute("aria-pressed") == "false"
+    assert "correct" not in chart.locator(".readout").inner_text()
+    assert said == []
+    page.context.close()
+
+
 def test_an_injected_script_would_be_refused(browser: Any, run_folder: Path, tmp_path: Path) -> None:
     """The content security policy is in force: a script that got into the page after all would not run."""
     text = write_run_report(run_folder).read_text(encoding="utf-8")

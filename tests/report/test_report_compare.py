@@ -38,6 +38,7 @@ def _sweep(folder: Path, finals: dict[str, list[float]]) -> Path:
         # differences 30, 0, 6 points
         ({"grpo": [0.40, 0.50, 0.45], "gdpo": [0.70, 0.50, 0.51]}, "same", "+12.0 points", "no clear difference"),
         ({"grpo": [0.40], "gdpo": [0.70]}, "unknown", "+30.0 points", "one seed on both sides: no interval"),
+        ({"grpo": [0.5, 0.5], "gdpo": [0.75, 0.75]}, "unknown", "+25.0 points", "the same on all 2 seeds"),
         ({"grpo": [0.40], "gdpo": []}, None, "", ""),
     ],
 )  # fmt: skip

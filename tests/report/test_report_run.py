@@ -69,6 +69,13 @@ def test_verdict(tmp_path: Path, before: float, after: float, kind: str, sentenc
     assert context["rows"][2].clear == "same"
 
 
+def test_no_pass_at_all_is_no_certainty(tmp_path: Path) -> None:
+    one = _evaluation(0.0, 0.0, correct=0.2, format=0.5)
+    context, _ = run_page(_bare(tmp_path / "run", one, one))
+    assert context["verdict"].sentence == "The same before and after."
+    assert context["rows"][0].interval == ""
+
+
 def test_reward_that_fell_is_told_first(tmp_path: Path) -> None:
     one, two = _evaluation(0.4, 0.01, correct=0.4, format=0.9), _evaluation(0.6, 0.01, correct=0.9, format=0.7)
     context, _ = run_page(_bare(tmp_path / "run", one, two))

@@ -81,6 +81,9 @@ def test_t_interval_of_three_known_values() -> None:
     assert single is not None
     assert single.low is None
     assert not single.clear
+    same = t_interval([0.1, 0.1])
+    assert same is not None
+    assert (same.mean, same.low, same.count) == (0.1, None, 2)
     # Tabulated: t(40) = 2.0211, t(120) = 1.9799
     assert t_quantile(40) == pytest.approx(2.0211, abs=2e-4)
     assert t_quantile(120) == pytest.approx(1.9799, abs=2e-4)
@@ -96,4 +99,7 @@ def test_change_adds_variances() -> None:
     unknown = change(0.4, 0.7, 0.03, None)
     assert unknown is not None
     assert unknown.low is None
+    nothing = change(0.0, 0.0, 0.0, 0.0)
+    assert nothing is not None
+    assert nothing.low is None
     assert change(None, 0.7, 0.1, 0.1) is None

@@ -150,6 +150,9 @@ def _difference(pair: Paired, scale: Scale) -> Difference:
     if interval is None:
         return Difference(label, NONE, "no seed is finished on both sides yet", "unknown", seeds)
     amount = f"{scale.difference(interval.mean)} {scale.unit}".strip()
+    if interval.low is None and interval.count > 1:
+        verdict = f"the same on all {interval.count} seeds, so there is no spread to tell an interval from"
+        return Difference(label, amount, verdict, "unknown", seeds)
     if interval.low is None:
         return Difference(
             label, amount, "one seed on both sides: no interval, so nothing can be concluded", "unknown", seeds

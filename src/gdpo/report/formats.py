@@ -19,7 +19,7 @@ _T95 = (
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its 95 % interval; ``low`` and ``high`` are None where one value gives no spread."""
+    """A mean with its 95 % interval; ``low`` and ``high`` are None where there is no spread to tell it from."""
 
     mean: float
     low: float | None
@@ -40,7 +40,10 @@ def t_quantile(degrees: int) -> float:
 
 
 def t_interval(values: list[float]) -> Interval | None:
-    """Mean of ``values`` with Student's t interval over them; None where there is none."""
+    """Mean of ``values`` with Student's t interval over them; None where there is none.
+
+    Values that are all equal get no interval: one of width 0 would claim a certainty that a few seeds cannot give.
+    """
     count = len(values)
     if not count:
         return None
@@ -48,6 +51,8 @@ def t_interval(values: list[float]) -> Interval | None:
     if count == 1:
         return Interval(mean, None, None, 1)
     std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    if std <= 1e-12 * max(1.0, abs(mean)):
+        return Interval(mean, None, None, count)
     half = t_quantile(count - 1) * std / math.sqrt(count)
     return Interval(mean, mean - half, mean + half, count)
 
@@ -56,12 +61,13 @@ def change(before: float | None, after: float | None, *stderrs: float | None) ->
     """``after - before`` with a 95 % normal interval, the two taken as independent.
 
     Both evaluations use the same prompts, whose difficulty they share; taking them as independent makes the interval
-    wider than it need be, never narrower.
+    wider than it need be, never narrower. Standard errors that are all 0 (no sample passed, or every one did) say
+    nothing about other samples, so they give no interval.
     """
     if before is None or after is None:
         return None
     known = [stderr for stderr in stderrs if stderr is not None]
-    if len(known) < len(stderrs):
+    if len(known) < len(stderrs) or not any(known):
         return Interval(after - before, None, None, 1)
     half = Z95 * math.sqrt(math.fsum(stderr**2 for stderr in known))
     return Interval(after - before, after - before - half, after - before + half, 2)

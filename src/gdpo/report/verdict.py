@@ -86,10 +86,10 @@ def verdict(run: RunData, scales: dict[str, Scale]) -> Verdict:
     if difference is None:
         return Verdict("open", subject, *shown, _open_sentence(run), _basis(before or after))
     amount = f"{fixed(abs(100 * difference.mean))} points" if scale.share else significant(abs(difference.mean))
+    if difference.low is None and difference.mean == 0:
+        return Verdict("same", subject, *shown, "The same before and after.", _basis(after))
     if difference.low is None:
-        sentence = (
-            f"{'Up' if difference.mean > 0 else 'Down'} {amount}; without standard errors nothing more can be said."
-        )
+        sentence = f"{'Up' if difference.mean > 0 else 'Down'} {amount}; without a spread there is no interval."
         return Verdict("open", subject, *shown, sentence, _basis(after))
     span = f"95\u202f% interval {_span(difference, scale)}"
     if not difference.clear:

@@ -151,7 +151,13 @@ def _run_steps(trainer: Any, recipe: Recipe, run: RunFolder, view: LiveView) -> 
         view.message(f"resuming after step {state['step']}")
     _reseed(recipe)
     with _interruptible(trainer) as stopped:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except ValueError as error:
+            if trainer.state.global_step:
+                raise
+            # Some settings TRL checks in its first step only.
+            raise Error(f"TRL refuses these settings: {' '.join(str(error).split())}") from error
     if stopped.is_set() and trainer.state.global_step < recipe.steps:
         raise Interrupted
 
