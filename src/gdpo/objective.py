@@ -117,7 +117,8 @@ class Objective:
             groups: a group size, or ids [B].
             progress: where the run stands; the start where None.
             method: another method than the objective's, for a what-if on the same scores.
-            inputs: further arguments of ``gdpo.advantages`` for this batch: ``include``, ``rollouts``, ``batch_ids``.
+            inputs: further arguments of ``gdpo.advantages`` for this batch: ``include``, ``rollouts``, ``batch_ids``,
+                ``lengths``, ``running``.
 
         Returns:
             The ``Estimate``; its ``rewards`` are the gated scores and its ``weights`` the weights at this step.
@@ -232,10 +233,10 @@ class Objective:
 
     def _check_options(self) -> None:
         """Run the method once on two rollouts, so that a wrong option is an error now and not at the first step."""
-        for name in ("names", "bounds", "include", "rollouts", "batch_ids"):
+        for name in ("names", "bounds", "include", "rollouts", "batch_ids", "lengths", "running"):
             if name in self.options:
                 raise Error(f"option {name!r} belongs to a batch or a reward, not to the objective's options")
-        self.advantages(np.zeros((2, len(self.names))), 2)
+        self.advantages(np.zeros((2, len(self.names))), 2, lengths=np.ones(2))
 
 
 __all__ = ["Objective", "Progress", "Reward"]

@@ -18,6 +18,9 @@ from gdpo.core.errors import Error
 Array: TypeAlias = Any
 """A ``numpy.ndarray`` or a ``torch.Tensor``."""
 
+NO_FLOAT64 = {"mps"}
+"""Types of devices that cannot compute in float64."""
+
 
 def is_tensor(value: object) -> bool:
     """Whether ``value`` is a ``torch.Tensor``; False where PyTorch was never imported."""
@@ -50,6 +53,8 @@ def as_matrix(rewards: object) -> tuple[Array, list[str] | None]:
     if array.ndim != 2:
         hint = "; one reward is a matrix with one column" if array.ndim == 1 else ""
         raise Error(f"rewards has shape {tuple(array.shape)}, but [rollouts, rewards] was expected{hint}")
+    if array.shape[1] == 0:
+        raise Error("rewards has no column, but at least one reward was expected")
     complex_values = array.is_complex() if is_tensor(array) else array.dtype.kind not in "fiub"
     if complex_values:
         raise Error(f"rewards has dtype {array.dtype}, but real numbers were expected")
@@ -57,44 +62,88 @@ def as_matrix(rewards: object) -> tuple[Array, list[str] | None]:
 
 
 def as_vector(values: object, like: Array, what: str) -> Array:
-    """``values`` as a vector or matrix in float64, in the library and on the device of ``like``."""
+    """``values`` as a vector or matrix in the dtype of statistics, in the library and on the device of ``like``."""
     if is_tensor(like):
-        torch = namespace(like)
-        if not is_tensor(values):
-            values = torch.from_numpy(np.array(_numbers(values, what)))
-        tensor: Array = values
-        return tensor.detach().to(device=like.device, dtype=torch.float64)
+        tensor: Array = values if is_tensor(values) else namespace(like).from_numpy(np.array(_numbers(values, what)))
+        return tensor.detach().to(device=like.device, dtype=wide(like))
     if is_tensor(values):
         tensor = values
         return tensor.detach().cpu().double().numpy()
     return _numbers(values, what)
 
 
+def wide(like: Array) -> Any:
+    """The dtype of statistics: float64, or float32 on devices that have no float64 (sums are then compensated)."""
+    xp = namespace(like)
+    return xp.float32 if is_tensor(like) and like.device.type in NO_FLOAT64 else xp.float64
+
+
+def like_array(values: Any, like: Array) -> Array:
+    """A NumPy array in the library and on the device of ``like``."""
+    return namespace(like).from_numpy(np.ascontiguousarray(values)).to(like.device) if is_tensor(like) else values
+
+
 def column(matrix: Array, k: int) -> Array:
     """Column ``k`` of a matrix [B, R] as a float64 vector [B]."""
     if is_tensor(matrix):
-        return matrix[:, k].detach().double()
+        return matrix[:, k].detach().to(wide(matrix))
     return np.ascontiguousarray(matrix[:, k], dtype=np.float64)
 
 
-def to_float(mask: Array) -> Array:
-    """A boolean vector as float64 ones and zeros."""
-    return mask.double() if is_tensor(mask) else mask.astype(np.float64)
-
-
-def zeros(rows: int, like: Array) -> Array:
-    """[rows] float64 zeros in the library and on the device of ``like``."""
+def ones(count: int, like: Array) -> Array:
+    """[count] ones in the dtype of statistics."""
     if is_tensor(like):
-        torch = namespace(like)
-        return torch.zeros(rows, dtype=torch.float64, device=like.device)
-    return np.zeros(rows)
+        return namespace(like).ones(count, dtype=wide(like), device=like.device)
+    return np.ones(count)
+
+
+def add_product(total: Array | float, values: Array, factor: Array | float) -> Array:
+    """``total`` + ``values`` * ``factor``, in the place of ``total`` where it is as large as the result."""
+    if isinstance(total, float):
+        return values * factor
+    larger = not isinstance(factor, float) and (factor.ndim > total.ndim or factor.shape[-1] > total.shape[-1])
+    if total.shape != values.shape or larger:
+        return total + values * factor
+    if is_tensor(total) and is_tensor(factor):
+        return total.addcmul_(values, factor)
+    total += values * factor
+    return total
+
+
+def to_float(mask: Array, like: Array) -> Array:
+    """A boolean array as ones and zeros in the dtype of statistics."""
+    return mask.to(wide(like)) if is_tensor(mask) else mask.astype(np.float64)
+
+
+def present(values: Array) -> Array:
+    """1 where a value is there, 0 where it is NaN, in the dtype of ``values``."""
+    if not is_tensor(values):
+        return (values == values).astype(np.float64)
+    torch = namespace(values)
+    if torch.compiler.is_compiling():
+        return (values == values).to(values.dtype)
+    return torch.eq(values, values, out=torch.empty_like(values))  # 7 times as fast as by way of bool
+
+
+def lowest(values: Array, axis: int) -> Array:
+    """The least along an axis, NaN aside; inf where there is nothing else."""
+    if is_tensor(values):
+        return namespace(values).nan_to_num(values, nan=np.inf, posinf=np.inf, neginf=-np.inf).amin(axis)
+    return np.nan_to_num(np.fmin.reduce(values, axis=axis), nan=np.inf, posinf=np.inf, neginf=-np.inf)
+
+
+def without_nan(values: Array) -> Array:
+    """``values``, none of them negative, with 0 for NaN."""
+    if is_tensor(values):
+        return namespace(values).nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    return np.fmax(values, 0.0, out=values)
 
 
 def cast_like(values: Array, rewards: Array) -> Array:
-    """``values`` in the floating dtype of ``rewards``; float64 where those are integers or booleans."""
+    """``values`` in the floating dtype of ``rewards``; as they are where those are integers or booleans. -0 is 0."""
     if is_tensor(rewards):
-        return values.to(rewards.dtype) if rewards.is_floating_point() else values
-    return values.astype(rewards.dtype) if rewards.dtype.kind == "f" else values
+        return (values + 0.0).to(rewards.dtype) if rewards.is_floating_point() else values + 0.0
+    return np.add(values, 0.0, dtype=rewards.dtype if rewards.dtype.kind == "f" else None, casting="same_kind")
 
 
 def readable(array: Array) -> bool:
@@ -104,38 +153,26 @@ def readable(array: Array) -> bool:
     return array.device.type == "cpu" and not namespace(array).compiler.is_compiling()
 
 
-def factorize(ids: object, like: Array, what: str) -> tuple[Array, int]:
-    """Codes 0..n-1 for ``ids`` in order of first appearance, as an integer vector beside ``like``, and their number n.
+def factorize(ids: object, rows: int, what: str) -> tuple[Any, int]:
+    """Codes 0..n-1 for ``ids`` [B] as NumPy integers, and their number n; in order of first appearance.
 
     Raises:
         Error: not one id a rollout, or an id that is missing.
     """
-    rows = like.shape[0]
     if is_tensor(ids):
         tensor: Array = ids
-        if tuple(tensor.shape) != (rows,):
-            raise Error(f"{what} has shape {tuple(tensor.shape)}, but one id a rollout was expected: [{rows}]")
-        if is_tensor(like):
-            return _factorize_tensor(tensor.to(like.device))
-        ids = tensor.cpu().numpy()
-    codes, count = _factorize_numpy(ids, rows, what)
-    if is_tensor(like):
-        return namespace(like).from_numpy(codes).to(like.device), count
-    return codes, count
-
-
-def _factorize_numpy(ids: object, rows: int, what: str) -> tuple[Array, int]:
+        ids = tensor.detach().cpu().numpy()
     if isinstance(ids, str | bytes) or (not isinstance(ids, Sequence | np.ndarray) and not hasattr(ids, "__array__")):
         raise Error(f"{what} is {ids!r}, but a group size or one id a rollout was expected")
     values: Any = np.asarray(ids) if hasattr(ids, "__array__") else ids
     shape = values.shape if isinstance(values, np.ndarray) else (len(values),)
     if shape != (rows,):
         raise Error(f"{what} has shape {tuple(shape)}, but one id a rollout was expected: [{rows}]")
-    if isinstance(values, np.ndarray) and values.dtype.kind in "iubUSM":
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iub" and rows:
+        return _factorize_integers(values)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "USM":
         _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-        rank = np.empty(len(first), dtype=np.int64)
-        rank[np.argsort(first, kind="stable")] = np.arange(len(first))
-        return rank[inverse], len(first)
+        return _by_appearance(first)[inverse], len(first)
     seen: dict[object, int] = {}
     codes = np.empty(rows, dtype=np.int64)
     for row, value in enumerate(values):
@@ -145,15 +182,28 @@ def _factorize_numpy(ids: object, rows: int, what: str) -> tuple[Array, int]:
     return codes, len(seen)
 
 
-def _factorize_tensor(ids: Array) -> tuple[Array, int]:
-    torch = namespace(ids)
-    unique, inverse = torch.unique(ids, return_inverse=True)
-    count = unique.shape[0]
-    rows = torch.arange(ids.shape[0], device=ids.device)
-    first = torch.full((count,), ids.shape[0], device=ids.device).scatter_reduce_(0, inverse, rows, "amin")
-    rank = torch.empty_like(first)
-    rank[torch.argsort(first)] = torch.arange(count, device=ids.device)
-    return rank[inverse], count
+def _factorize_integers(values: Any) -> tuple[Any, int]:
+    rises = values[1:] > values[:-1]
+    if (rises | (values[1:] == values[:-1])).all():  # sorted already
+        codes = np.concatenate([[0], np.cumsum(rises)])
+        return codes, int(codes[-1]) + 1
+    low, high, rows = int(values.min()), int(values.max()), len(values)
+    if high - low > 4 * rows + 1024:
+        _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+        return _by_appearance(first)[inverse], len(first)
+    table = np.full(high - low + 1, rows)
+    entry = values.astype(np.int64) - low
+    table[entry[::-1]] = np.arange(rows)[::-1]  # the last one written is the first row of that id
+    used = np.flatnonzero(table < rows)
+    ranks = np.empty_like(table)
+    ranks[used] = _by_appearance(table[used])
+    return ranks[entry], len(used)
+
+
+def _by_appearance(first: Any) -> Any:
+    ranks = np.empty(len(first), dtype=np.int64)
+    ranks[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return ranks
 
 
 def _numbers(values: object, what: str) -> np.ndarray[Any, np.dtype[np.float64]]:

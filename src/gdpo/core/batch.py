@@ -1,20 +1,25 @@
 """A batch as a method sees it: columns about their group means, weights, and what they combine to.
 
-Columns are read one at a time, so that memory beyond input and output is O(B), not O(B * R).
+Columns are read one at a time, so that memory beyond input and output is O(B), not O(B * R). Values for each rollout
+are "row-like": laid out as ``Groups`` says, [height, strips], or [strips] where all rollouts of a group have the same.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from gdpo.core.backend import Array, column, is_tensor, namespace, readable, to_float, zeros
+from gdpo.core.backend import Array, add_product, is_tensor, namespace, readable, to_float
 from gdpo.core.errors import Error
-from gdpo.core.groups import Centered, Groups, Segments
+from gdpo.core.groups import Centered, Groups
 from gdpo.core.inputs import Options, Weight
+
+BLOCK = 8
+"""Columns whose rows are gathered at once where groups are ragged."""
 
 
 class Column(NamedTuple):
@@ -23,55 +28,63 @@ class Column(NamedTuple):
     centered: Centered
     std: Array
     """[groups] standard deviation of the values present."""
-    signal: Array
-    """[B] bool: the reward is live in the group, present for the rollout and of positive weight there."""
+    carries: Array
+    """Row-like: 1 where the reward is live in the group and of positive weight, else 0."""
+
+    @property
+    def signal(self) -> Array:
+        """Row-like: 1 where it also is present for the rollout, else 0."""
+        return self.centered.present * self.carries
 
 
 @dataclass(frozen=True)
 class Term:
-    """What a method adds up over the rewards, before weights."""
+    """What a method adds up over the rewards, before weights: ``base`` times ``factor``, both row-like."""
 
-    values: Array
-    """[B]."""
+    base: Array
     bound: Array
-    """[B] largest absolute reward in the group on the scale of ``values``, 0 where not live; bounds the residue."""
+    """[strips] largest absolute reward in the group on the scale of ``base``, 0 where not live; bounds the residue."""
+    factor: Array | float = 1.0
+    """At least 0."""
+
+    @property
+    def values(self) -> Array:
+        """Row-like."""
+        return self.base * self.factor
 
     def times(self, factor: Array) -> Term:
-        """The term times a factor of at least 0, a number or [B]."""
-        return Term(self.values * factor, self.bound * factor)
+        """The term times a factor of at least 0, a number or row-like."""
+        return replace(self, factor=self.factor * factor)
 
 
 @dataclass(frozen=True)
 class Combination:
-    """The value of each rollout before batch norm, and how the rewards make it up."""
+    """The value of each rollout before batch norm, and how the rewards make it up; all row-like."""
 
     total: Array
-    """[B] exactly 0 in groups that are tied as a whole."""
+    """Exactly 0 in groups that are tied as a whole."""
     part: Callable[[int], Array]
-    """k -> [B], the part of reward k; the parts add up to ``total``."""
+    """k -> the part of reward k; the parts add up to ``total``."""
     signal: Array
-    """[B] bool: the rollout carries signal."""
+    """1 where the rollout carries signal, else 0."""
     carriers: Array
-    """[B] number of rewards of positive weight that are live and present for the rollout."""
-
+    """The number of rewards of positive weight that are live and present for the rollout."""
     tolerance: Array
-    """[B] what counts as 0 on the scale of ``total``."""
+    """What counts as 0 on the scale of ``total``."""
     takes_part: Array
-    """[B] bool: the rollout counts in the batch norm."""
+    """1 where the rollout counts in the batch norm, else 0."""
 
     def divided(self, divisor: Array) -> Combination:
-        """The same over a positive scale [B]; 0 / 0 is 0."""
-        xp = namespace(divisor)
-        safe = xp.where(divisor == 0, 1.0, divisor)
-        part = self.part
-        return replace(self, total=self.total / safe, part=lambda k: part(k) / safe)
+        """The same over a positive scale; 0 / 0 is 0."""
+        factor, part = 1.0 / namespace(divisor).where(divisor == 0, 1.0, divisor), self.part
+        return replace(self, total=self.total * factor, part=lambda k: part(k) * factor)
 
     def kept(self, kept: Array, factor: Array) -> Combination:
-        """Only the rollouts ``kept`` [B] bool, times ``factor`` [B]; the others are 0 and out of the batch norm."""
-        xp, part = namespace(factor), self.part
+        """Only the rollouts where ``kept`` is 1, times ``factor``; the others, 0, are out of the batch norm."""
+        factor, part = factor * kept, self.part
         return replace(
-            self, total=xp.where(kept, self.total * factor, 0.0), part=lambda k: xp.where(kept, part(k) * factor, 0.0),
-            signal=self.signal & kept, takes_part=self.takes_part & kept,
+            self, total=self.total * factor, part=lambda k: part(k) * factor, signal=self.signal * kept,
+            takes_part=self.takes_part * kept,
         )  # fmt: skip
 
 
@@ -82,44 +95,67 @@ class Batch:
         self, rewards: Array, groups: Groups, weights: list[Weight], names: list[str], options: Options,
         bounds: list[tuple[float, float] | None], include: Array | None, keep: bool,
     ) -> None:  # fmt: skip
-        self.rewards, self.groups, self.weights, self.names = rewards, groups, weights, names
+        self.rewards, self.groups, self.names = rewards, groups, names
+        self.weights = [
+            weight if isinstance(weight.value, float) else weight._replace(value=groups.lay(weight.value))
+            for weight in weights
+        ]
         self.options, self.bounds, self.xp = options, bounds, groups.xp
         self.active = [k for k, weight in enumerate(weights) if weight.active is not False]
-        self._include, self._keep = include, keep
+        self._include = None if include is None else groups.lay(include) != 0
+        self._keep = keep
         self._columns: dict[int, Column] = {}
+        self._block: tuple[int, Array] | None = None
+        self.readable = readable(rewards)
+        """Whether values may be looked at: that costs no synchronisation."""
         self.participates: Array = None
-        """[B] bool: the rollout has any reward; known after the first ``combine``."""
+        """Row-like: 1 where the rollout has any reward, else 0; known after the first ``combine``."""
 
     def column(self, k: int) -> Column:
         """Reward ``k`` about its group means. The last one read is kept; all are where the parts were asked for."""
         if k in self._columns:
             return self._columns[k]
-        weight = self.weights[k]
-        values = column(self.rewards, k)
-        present = ~self.xp.isnan(values)
-        if self._include is not None:
-            present = present & self._include
-        if is_tensor(weight.active):
-            present = present & weight.active
-        if is_tensor(weight.sign) or weight.sign != 1:
-            values = values * weight.sign
-        centered = self.groups.center(values, present)
-        if readable(values):
-            self._refuse_infinity(k, centered)
-        std = self.groups.std(centered.deviation, centered.count, self.options.ddof)
-        signal = present & self.groups.expand(centered.live)
-        if not isinstance(weight.value, float):
-            signal = signal & (weight.value > 0)
         if not self._keep:
             self._columns.clear()
-        self._columns[k] = Column(centered, std, signal)
+        weight, groups, xp = self.weights[k], self.groups, self.xp
+        values = self._laid(k)
+        for wanted in (self._include, weight.active):
+            if wanted is not None and wanted is not True:
+                values = xp.where(wanted, values, np.nan)
+        if is_tensor(weight.sign) or weight.sign != 1:
+            values *= weight.sign
+        centered = groups.center(values, self.readable and not groups.shared)
+        if self.readable:
+            self._refuse_infinity(k, centered)
+        carries = groups.expand(to_float(centered.live, values))
+        if not isinstance(weight.value, float):
+            carries = carries * to_float(weight.value > 0, values)
+        self._columns[k] = Column(centered, self.std(centered.squares, centered.count), carries)
         return self._columns[k]
+
+    def _laid(self, k: int) -> Array:
+        if self.groups.index is None:
+            return self.groups.lay(self.rewards[:, k])
+        start = k - k % BLOCK  # rows of several columns are gathered in about the time of one
+        if self._block is None or self._block[0] != start:
+            self._block = None
+            self._block = start, self.groups.gather(self.rewards[:, start : start + BLOCK])
+        return self.groups.lay(self._block[1][:, k - start], gathered=True)
+
+    def std(self, squares: Array, count: Array) -> Array:
+        """Standard deviation from the sum of squared deviations, which is 0 where ``count <= ddof``."""
+        return self.xp.sqrt(squares / self.xp.clip(count - self.options.ddof, 1, None))
+
+    def guarded(self, std: Array) -> Array:
+        """A standard deviation that may divide: + eps, or sqrt(std^2 + eps) with ``eps_in="variance"``."""
+        eps = self.options.eps
+        return std + eps if self.options.eps_in == "std" else self.xp.sqrt(std * std + eps)
 
     def about_mean(self, k: int) -> Term:
         """The reward minus its group mean, whatever the baseline: what spreads are taken of."""
         centered = self.column(k).centered
-        size = self.xp.maximum(abs(centered.low), abs(centered.high))
-        return Term(centered.deviation, self.groups.expand(self.xp.where(centered.live, size, 0.0)))
+        size = self.xp.maximum(-centered.low, centered.high) * centered.live
+        return Term(centered.deviation, self.groups.expand(size))
 
     def about_others(self, k: int) -> Term:
         """The reward minus the mean of the others in the group: n/(n - 1) times its deviation from the group mean."""
@@ -134,14 +170,17 @@ class Batch:
         """z_k = d_k / (sigma_k + eps), or by ``scale``; clipped where ``clip`` is set."""
         term, options, scale = self.deviation(k), self.options, self.options.scale[k]
         if scale != "none":
-            std, segments = (self.column(k).std, self.groups) if scale == "group" else (self._deviation_std(k), None)
-            divisor = self.xp.clip(std + options.eps, options.std_floor, None)
-            divisor = self.xp.where(divisor == 0, 1.0, divisor)
-            rows = (segments or self.groups.batch).expand(divisor)
-            term = Term(term.values / rows, term.bound / rows)
+            column, xp = self.column(k), self.xp
+            std = column.std
+            if scale == "batch":
+                std = self.groups.batch.spread(self.batch_moments(k, within=True)[1])
+            divisor = self.guarded(std)
+            divisor = xp.clip(divisor, options.std_floor, None) if options.std_floor else divisor
+            factor = 1.0 / (xp.where(divisor == 0, 1.0, divisor) if options.eps == 0 else divisor)
+            term = term.times(factor if scale == "batch" and factor.shape[0] == 1 else self.groups.expand(factor))
         if options.clip is None:
             return term
-        return Term(self.xp.clip(term.values, -options.clip, options.clip), term.bound)
+        return Term(self.xp.clip(term.values, -options.clip, options.clip), term.bound * term.factor)
 
     def combine(self, term: Callable[[int], Term]) -> Combination:
         """sum_k w_k term_k, with groups whose combined value is only rounding residue set to exactly 0.
@@ -149,88 +188,109 @@ class Batch:
         A group is tied as a whole if no rollout's value exceeds 8 R 2^-52 sum_k w_k max|r_k| (on the terms' scale): a
         weighted sum that is constant in exact arithmetic stays below that.
         """
-        total = tolerance = carriers = zeros(self.groups.rows, self.rewards)
-        participates: Array = None
+        total: Array = 0.0
+        tolerance = carriers = participates = total
         for k in self.active:
-            value, weight, col = term(k), self.weights[k].value, self.column(k)
-            total = total + weight * value.values
-            tolerance = tolerance + weight * value.bound
-            carriers = carriers + to_float(col.signal)
-            present = col.centered.present
-            participates = present if participates is None else participates | present
-        self.participates = carriers > 0 if participates is None else participates
-        tolerance = 8 * len(self.active) * 2.0**-52 * tolerance
+            value = term(k)
+            factor, column = self.weights[k].value * value.factor, self.column(k)
+            total = add_product(total, value.base, factor)
+            tolerance = tolerance + value.bound * factor
+            carriers = add_product(carriers, column.centered.present, column.carries)
+            participates = add_product(participates, column.centered.present, 1.0)
+        self.participates = self.xp.clip(participates, None, 1.0)
+        tolerance = 8 * len(self.active) * self.xp.finfo(self.groups.dtype).eps * tolerance
         return self.settled(total, lambda k: self.weights[k].value * term(k).values, carriers, tolerance)
 
-    def settled(
-        self, total: Array, part: Callable[[int], Array], carriers: Array, tolerance: Array
-    ) -> Combination:  # fmt: skip
+    def settled(self, total: Array, part: Callable[[int], Array], carriers: Array, tolerance: Array) -> Combination:
         """A combination in which groups whose every value is within ``tolerance`` of 0 are exactly 0."""
-        xp = self.xp
-        alive = self.groups.expand(self.groups.max(to_float(~(abs(total) <= tolerance)))) > 0
+        excess = self.groups.max(abs(total) - tolerance)
+        alive = self.groups.expand(to_float(~(excess <= 0), self.rewards))  # NaN is alive
+        signal = alive * self.xp.clip(carriers, None, 1.0)
         return Combination(
-            xp.where(alive, total, 0.0), lambda k: xp.where(alive, part(k), 0.0), alive & (carriers > 0), carriers,
-            tolerance, self.participates,
+            total * alive, lambda k: part(k) * alive, signal, carriers, tolerance, self.participates
         )  # fmt: skip
 
     def group_std(self, c: Combination) -> Array:
-        """[B] the spread in each group of c, the sum of ``deviation``, over the rollouts that take part, + eps.
+        """Row-like: the spread in each group of c, the sum of ``deviation``, over the rollouts that take part, + eps.
 
         At least ``std_floor``. The leave-one-out baseline leaves every spread as it is: c is then taken about the mean.
         """
         total = c.total if self.options.baseline == "mean" else self.combine(self.about_mean).total
-        centered = self.groups.center(total, self.participates & ~self.xp.isnan(total))
-        std = self.groups.std(centered.deviation, centered.count, self.options.ddof)
-        return self.groups.expand(self.xp.clip(std + self.options.eps, self.options.std_floor, None))
+        centered = self.groups.center(self.xp.where(self.participates > 0, total, np.nan))
+        std = self.std(centered.squares, centered.count)
+        return self.groups.expand(self.xp.clip(self.guarded(std), self.options.std_floor, None))
 
     def weighted_sum(self, values: Callable[[int], Array]) -> Array:
-        """[B] sum_k w_k values(k)."""
-        total = zeros(self.groups.rows, self.rewards)
-        for k in self.active:
-            total = total + self.weights[k].value * values(k)
-        return total
+        """Row-like: sum_k w_k values(k)."""
+        return sum(self.weights[k].value * values(k) for k in self.active)
 
     def raw(self, k: int) -> Array:
-        """[B] the reward itself, a missing one standing at its group mean (0 where the whole group has none)."""
+        """Row-like: the reward itself, a missing one standing at its group mean (0 where the whole group has none)."""
         centered = self.column(k).centered
-        mean = self.xp.where(centered.count > 0, centered.mean, 0.0)
+        mean = self.xp.where(centered.count > 0, centered.low + centered.offset, 0.0)
         return centered.deviation + self.groups.expand(mean)
 
     def batch_std(self, values: Array) -> Array:
-        """[B] the spread of ``values`` [B] over the rollouts of the batch that take part, + eps."""
-        segments = self.groups.batch
-        centered = segments.center(values, self.participates & ~self.xp.isnan(values))
-        return segments.expand(segments.std(centered.deviation, centered.count, self.options.ddof) + self.options.eps)
+        """Row-like: the spread of row-like ``values`` over the rollouts of the batch that take part, + eps."""
+        xp, groups, batch = self.xp, self.groups, self.groups.batch
+        counts = (self.participates > 0) & ~xp.isnan(values)
+        low = batch.min(groups.min(xp.where(counts, values, np.inf)))
+        shifted = xp.where(counts, values - batch.expand(low), 0.0)
+        count = batch.sum(groups.sum(to_float(counts, self.rewards)))
+        mean = batch.expand(batch.sum(groups.sum(shifted)) / xp.clip(count, 1, None))
+        deviation = xp.where(counts, shifted - mean, 0.0)
+        return batch.expand(self.guarded(self.std(batch.sum(groups.sum(deviation, deviation)), count)))
 
-    def batch_moments(self, k: int) -> tuple[Array, Array]:
-        """([labels], [labels]) mean and standard deviation of the reward's present values over the batch."""
-        segments = self.groups.batch
-        values = self.raw(k)
-        centered = segments.center(values, self.column(k).centered.present & ~self.xp.isnan(values))
-        mean = self.xp.where(centered.count > 0, centered.mean, 0.0)
-        return mean, segments.std(centered.deviation, centered.count, self.options.ddof)
+    def batch_moments(self, k: int, within: bool = False) -> tuple[Array, Array]:
+        """([labels], [labels]) mean and standard deviation of the reward's present values over the batch.
+
+        Merged from the groups' (Chan, Golub and LeVeque 1983), about the smallest value of the batch. ``within`` takes
+        the deviations from the group means, whose mean is 0, instead of the values.
+        """
+        xp, batch, column = self.xp, self.groups.batch, self.column(k).centered
+        there = (column.count > 0) & (column.offset == column.offset)  # a NaN stays in its own group
+        low = batch.min(xp.where(there, column.low, np.inf))
+        means = xp.where(there, column.low - batch.spread(low) + column.offset, 0.0)
+        counts = xp.where(there, column.count, 0.0)
+        count = batch.sum(counts)
+        mean = batch.sum(counts * means) / xp.clip(count, 1, None)
+        between = means * 0.0 if within else means - batch.spread(mean)
+        squares = batch.sum(xp.where(there, column.squares, 0.0) + counts * between * between)
+        return xp.where(count > 0, low + mean, 0.0), self.std(squares, count)
 
     def live_share(self, k: int) -> Array:
         """[labels] of the groups with two values of the reward or more, the share in which it is live."""
-        centered, segments = self.column(k).centered, self.groups.batch
-        rows = self.groups.expand(self.groups.tally(centered.present | True))
+        batch, column = self.groups.batch, self.column(k).centered
+        live, able = (batch.sum(to_float(mask, self.rewards)) for mask in (column.live, column.count >= 2))
+        return live / self.xp.clip(able, 1, None)
 
-        def groups_with(mask: Array) -> Array:  # each group's rows add up to 1
-            return self.xp.round(segments.sum(to_float(self.groups.expand(mask)) / rows))
+    def correlation_sum(self) -> Array:
+        """[groups] sum over all pairs of rewards in use of their correlation; 0 for a reward that does not vary.
 
-        return groups_with(centered.live) / self.xp.clip(groups_with(centered.count >= 2), 1, None)
-
-    def correlation(self, k: int, other: int) -> Array:
-        """[groups] correlation of two rewards in use over the rows that have both; 0 where one does not vary.
-
-        The sample covariance over the product of the standard deviations; ``ddof`` acts on the latter only.
+        The sample covariance over the product of the standard deviations; ``ddof`` acts on the latter only. Where no
+        value is missing that is the sample variance of the sum of d_k / sigma_k, linear in R; else pair by pair.
         """
-        both = self.column(k).centered.present & self.column(other).centered.present
-        one, two = (self.groups.center(self.raw(j), both) for j in (k, other))
-        covariance = self.groups.sum(one.deviation * two.deviation) / self.xp.clip(one.count - 1, 1, None)
-        first, second = (self.groups.std(c.deviation, c.count, self.options.ddof) for c in (one, two))
-        vary = one.live & two.live & (first > 0) & (second > 0)
-        return self.xp.where(vary, covariance / self.xp.where(vary, first * second, 1.0), 0.0)
+        xp, groups = self.xp, self.groups
+        if all(self.column(k).centered.complete for k in self.active):
+            total = sum(self.column(k).centered.deviation * groups.expand(self._inverse(k)) for k in self.active)
+            count = self.column(self.active[0]).centered.count
+            return groups.sum(total, total) / xp.clip(count - 1, 1, None)
+        pairs = [(k, other) for place, k in enumerate(self.active) for other in self.active[place:]]
+        return sum(self._correlation(k, other) * (1 if k == other else 2) for k, other in pairs)
+
+    def _inverse(self, k: int) -> Array:
+        std = self.column(k).std
+        return self.xp.where(std > 0, 1.0 / self.xp.where(std > 0, std, 1.0), 0.0)
+
+    def _correlation(self, k: int, other: int) -> Array:
+        """[groups] correlation of two rewards over the rows that have both."""
+        xp, groups, first, second = self.xp, self.groups, self.column(k).centered, self.column(other).centered
+        both = (first.present * second.present) > 0
+        one, two = (groups.center(xp.where(both, c.deviation, np.nan)) for c in (first, second))
+        covariance = groups.sum(one.deviation, two.deviation) / xp.clip(one.count - 1, 1, None)
+        product = self.std(one.squares, one.count) * self.std(two.squares, two.count)
+        vary = one.live & two.live & (product > 0)
+        return xp.where(vary, covariance / xp.where(vary, product, 1.0), 0.0)
 
     def oriented_bounds(self, k: int) -> tuple[float, float] | None:
         """The reward's bounds, flipped with its sign where it is a penalty; None where none are known."""
@@ -239,49 +299,15 @@ class Batch:
             return bounds
         return -bounds[1], -bounds[0]
 
-    def _deviation_std(self, k: int) -> Array:
-        """[labels] the spread of d_k over all its present values in the batch."""
-        centered, segments = self.column(k).centered, self.groups.batch
-        return segments.std(centered.deviation, segments.tally(centered.present), self.options.ddof)
-
     def _refuse_infinity(self, k: int, centered: Centered) -> None:
-        infinite = (centered.high == np.inf) | (centered.low == -np.inf)
-        if bool(infinite.any()):
-            values = np.asarray(column(self.rewards, k))
-            row = int(np.flatnonzero(np.isinf(values) & np.asarray(centered.present))[0])
+        if math.isfinite(float(centered.offset.sum())):
+            return
+        values = np.asarray(self.rewards[:, k].double() if is_tensor(self.rewards) else self.rewards[:, k])
+        infinite = np.isinf(values)
+        if self._include is not None:
+            infinite &= np.asarray(self.groups.unlay(self._include))
+        for row in np.flatnonzero(infinite)[:1]:
             raise Error(
                 f"reward {self.names[k]!r} is {values[row]} at row {row}, but finite values were expected "
                 "(NaN where the reward does not apply)"
             )
-
-
-def batch_normalize(batch: Batch, combination: Combination) -> tuple[Array, Callable[[int], Array]]:
-    """A = x / (std x + eps) over the rollouts of the batch that take part (GDPO, arXiv 2601.05242, equation 6).
-
-    x is the value minus its mean over the rollouts that carry signal, and 0 for the others, so that a tied group gets
-    no advantage from what other groups got. The mean is taken out of the parts evenly over each rollout's live rewards.
-    """
-    xp, segments = batch.xp, batch.groups.batch
-    total, signal = combination.total, combination.signal
-    finite = total == total  # a NaN (infinite reward on a GPU) stays in its own group
-    signal_finite, takes_part = signal & finite, combination.takes_part & finite
-    mean = segments.expand(_mean(segments, total, signal_finite))
-    shifted = xp.where(signal_finite, total - mean, 0.0)
-    count = segments.tally(takes_part)
-    center = segments.expand(_mean(segments, shifted, takes_part))
-    spread = segments.std(xp.where(takes_part, shifted - center, 0.0), count, batch.options.ddof)
-    scale = segments.expand(xp.where(count > 1, spread + batch.options.eps, np.inf))
-    scale = xp.where(scale == 0, 1.0, scale)
-    share = mean / xp.clip(combination.carriers, 1, None)
-
-    def part(k: int) -> Array:
-        # ``carriers`` counts exactly these rewards, so the shares add up to the mean.
-        carried = signal & batch.column(k).signal
-        return (combination.part(k) - xp.where(carried, share, 0.0)) / scale
-
-    return xp.where(finite, shifted / scale, total), part
-
-
-def _mean(segments: Segments, values: Array, where: Array) -> Array:
-    xp = segments.xp
-    return segments.sum(xp.where(where, values, 0.0)) / xp.clip(segments.tally(where), 1, None)

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from gdpo.core.backend import Array, as_matrix, as_vector, cast_like, is_tensor, namespace
-from gdpo.core.batch import Batch, Combination, batch_normalize
+from gdpo.core.backend import Array, as_matrix, as_vector, cast_like, factorize, is_tensor, namespace, readable
+from gdpo.core.batch import Batch, Combination
 from gdpo.core.errors import Error
 from gdpo.core.estimators import method_of
 from gdpo.core.groups import Groups
-from gdpo.core.inputs import check_bounds, check_names, check_options, first_rows, nearest, weight_columns
+from gdpo.core.inputs import check_bounds, check_names, check_options, check_rows, nearest, weight_columns
+from gdpo.core.running import RunningNorm, batch_normalize
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +49,10 @@ class Estimate:
 
 def advantages(
     rewards: Any, groups: Any, method: str = "gdpo", weights: Any = None, *, names: Any = None, eps: float = 1e-4,
-    ddof: int = 1, clip: float | None = None, batch_norm: bool | None = None, baseline: str = "mean",
-    scale: Any = "group", std_floor: float = 0.0, bounds: Any = None, include: Any = None, batch_ids: Any = None,
-    rollouts: Any = None, **options: Any,
+    eps_in: str = "std", ddof: int = 1, clip: float | None = None, batch_norm: bool | str | None = None,
+    lengths: Any = None, baseline: str = "mean", scale: Any = "group", std_floor: float = 0.0, bounds: Any = None,
+    include: Any = None, batch_ids: Any = None, rollouts: Any = None, running: RunningNorm | None = None,
+    out: Any = None, **options: Any,
 ) -> Array:  # fmt: skip
     """One advantage a rollout, [B], from several rewards in groups.
 
@@ -62,9 +64,12 @@ def advantages(
         weights: [R], [B, R] or a mapping by name; None is 1 for each. A negative weight makes a reward a penalty.
         names: names of the rewards, for messages, and for weights, bounds and scale given by name.
         eps: added to each standard deviation.
+        eps_in: "std" for std + eps (the papers), "variance" for sqrt(variance + eps).
         ddof: 1 for the sample standard deviation (the papers), 0 for the population's.
         clip: limit (3 is usual) on each z_k, or on the result where the method sums first.
-        batch_norm: whether to normalise over the batch at the end; None is the method's own way.
+        batch_norm: whether to normalise over the batch at the end; None is the method's own way; "token" weighs each
+            rollout by its ``lengths`` there, as verl does.
+        lengths: [B] tokens of each rollout, for ``batch_norm="token"``.
         baseline: "mean" or "leave-one-out" (the mean of the other rollouts).
         scale: what divides each reward's deviation: "group" (its spread in the group), "batch" (over the batch) or
             "none"; one for all, [R], or by name. Used by the methods that normalise first.
@@ -73,6 +78,8 @@ def advantages(
         include: [B] bool; False is as if every reward of that rollout were missing (truncated, failed).
         batch_ids: [B] labels (tasks in mixed data): what is taken over the batch is taken per label.
         rollouts: [B] ids of rollouts that were split into several rows: each counts once, its rows share the advantage.
+        running: statistics of the batch norm to carry from call to call; updated by this one.
+        out: [B] floating array to write the result into, such as a column of ``rewards`` itself.
         options: what only this method takes.
 
     Returns:
@@ -83,17 +90,17 @@ def advantages(
         Error: shapes, names or options that do not fit; an infinite value where looking costs no synchronisation.
     """
     common = {
-        "names": names, "eps": eps, "ddof": ddof, "clip": clip, "batch_norm": batch_norm, "baseline": baseline,
-        "scale": scale, "std_floor": std_floor, "bounds": bounds, "include": include, "batch_ids": batch_ids,
-        "rollouts": rollouts,
+        "names": names, "eps": eps, "eps_in": eps_in, "ddof": ddof, "clip": clip, "batch_norm": batch_norm,
+        "lengths": lengths, "baseline": baseline, "scale": scale, "std_floor": std_floor, "bounds": bounds,
+        "include": include, "batch_ids": batch_ids, "rollouts": rollouts, "running": running,
     }  # fmt: skip
-    return _Run(rewards, groups, method, weights, common, options, keep=False).advantages()
+    return Run(rewards, groups, method, weights, common, options, keep=False).advantages(out)
 
 
 def estimate(rewards: Any, groups: Any, method: str = "gdpo", weights: Any = None, **options: Any) -> Estimate:
-    """The same as ``advantages`` (same arguments), with every reward's part in it; memory O(B * R)."""
+    """The same as ``advantages`` (same arguments but ``out``), with every reward's part in it; memory O(B * R)."""
     common = {name: options.pop(name) for name in list(options) if name in COMMON}
-    return _Run(rewards, groups, method, weights, common, options, keep=True).estimate()
+    return Run(rewards, groups, method, weights, common, options, keep=True).estimate()
 
 
 def validate(rewards: Any, groups: Any, method: str = "gdpo", weights: Any = None, **options: Any) -> None:
@@ -110,11 +117,11 @@ def validate(rewards: Any, groups: Any, method: str = "gdpo", weights: Any = Non
 
 
 COMMON = tuple(
-    p.name for p in inspect.signature(advantages).parameters.values() if p.kind is p.KEYWORD_ONLY
-)  # fmt: skip
+    p.name for p in inspect.signature(advantages).parameters.values() if p.kind is p.KEYWORD_ONLY and p.name != "out"
+)
 
 
-class _Run:
+class Run:
     """One computation: the checked input, the batch, and the results."""
 
     def __init__(
@@ -126,101 +133,129 @@ class _Run:
             if name not in self.method.options:
                 hint = nearest(name, [*self.method.options, *COMMON])
                 raise Error(f"method {self.method.name!r} has no option {name!r}{hint}")
-        self.own = own
+        self.own, self.keep, self.common = own, keep, common
         self.rewards, given = as_matrix(rewards)
         names = common.get("names")
         self.names = check_names(given if names is None else names, self.rewards.shape[1])
-        self.options = check_options(
-            common.get("eps", 1e-4), common.get("ddof", 1), common.get("clip"), common.get("batch_norm"),
-            common.get("baseline", "mean"), common.get("scale", "group"), common.get("std_floor", 0.0), self.names,
-        )  # fmt: skip
-        bounds = check_bounds(common.get("bounds"), self.names)
-        include, batch_ids = _include(common.get("include"), self.rewards), common.get("batch_ids")
-        self.groups = Groups.of(groups, self.rewards, batch_ids) if self.rewards.shape[0] else None
+        self.options = check_options(common, self.names)
+        self.bounds = check_bounds(common.get("bounds"), self.names)
+        self.include = check_rows(common.get("include"), self.rewards, "include")
+        self.lengths = check_rows(common.get("lengths"), self.rewards, "lengths")
+        self.running = common.get("running")
+        if self.running is not None and not isinstance(self.running, RunningNorm):
+            raise Error(f"running is {self.running!r}, but a RunningNorm was expected")
         self.weights = weight_columns(weights, self.names, self.rewards)
-        self.rows: Array = None
-        matrix, columns = self.rewards, self.weights
-        if common.get("rollouts") is not None and self.groups is not None:
-            first, self.rows = first_rows(common["rollouts"], self.rewards, groups)
-            matrix = self.rewards[first]
-            labels = self.groups.batch.index() if batch_ids is not None else None
-            self.groups = Groups.of(self.groups.index()[first], matrix, None if labels is None else labels[first])
-            columns = [
-                type(w)(w.value if isinstance(w.value, float) else w.value[first], w.sign, w.active) for w in columns
-            ]
-            include = None if include is None else include[first]
-        if self.groups is not None:
-            self.batch = Batch(matrix, self.groups, columns, self.names, self.options, bounds, include, keep)
+        self.groups = self._grouped(groups)
+        self.batch = Batch(
+            self.rewards, self.groups, self.weights, self.names, self.options, self.bounds, self.include, keep
+        )
+
+    def _grouped(self, groups: Any) -> Groups:
+        batch_ids, rollouts = self.common.get("batch_ids"), self.common.get("rollouts")
+        handle = Groups.of(groups, self.rewards, batch_ids, rollouts)
+        source = handle.source
+        if source is not None and readable(self.rewards):
+            rewards = np.asarray(self.rewards.double() if is_tensor(self.rewards) else self.rewards)
+            other = rewards[source]
+            wrong = np.flatnonzero(~((rewards == other) | (np.isnan(rewards) & np.isnan(other))).all(axis=1))
+            if len(wrong):
+                raise Error(
+                    f"row {wrong[0]} has other rewards than row {int(source[wrong[0]])}, but both are segments of one "
+                    "rollout, which has one score a reward"
+                )
+        return handle
+
+    def _label_names(self) -> list[str]:
+        """Names of the parts of the batch in the order of their numbers."""
+        ids = self.common.get("batch_ids")
+        if ids is None or self.running is None:
+            return [""] * self.groups.batch.count
+        codes, count = factorize(ids, self.rewards.shape[0], "batch_ids")
+        first = [int(np.flatnonzero(codes == label)[0]) for label in range(count)]
+        return [str(ids[row].item() if hasattr(ids[row], "item") else ids[row]) for row in first]
 
     def _combine(self) -> tuple[Array, Callable[[int], Array], Combination]:
-        """Advantages, k -> contributions of reward k, and the combination they come from."""
-        combination = self.method.combine(self.batch, **self.own)
+        """Advantages, k -> contributions of reward k, and the combination they come from; all row-like."""
+        batch, clip = self.batch, self.options.clip
+        combination = self.method.combine(batch, **self.own)
+        result, part = combination.total, combination.part
         norm = self.method.batch_norm if self.options.batch_norm is None else self.options.batch_norm
-        result, part = batch_normalize(self.batch, combination) if norm else (combination.total, combination.part)
-        clip = self.options.clip
+        if norm:
+            lengths = batch.groups.lay(self.lengths) if norm == "token" else None
+            result, part = batch_normalize(batch, combination, lengths, self.running, self._label_names())
         if clip is None or self.method.family != "sum first":
             return result, part, combination
-        xp = self.batch.xp
+        xp = batch.xp
         clipped = xp.clip(result, -clip, clip)
         factor = xp.where(result == 0, 1.0, clipped / xp.where(result == 0, 1.0, result))
         return clipped, lambda k: part(k) * factor, combination
 
-    def _spread(self, values: Array) -> Array:
-        """From rollouts to the rows given, in the caller's dtype."""
-        return cast_like(values if self.rows is None else values[self.rows], self.rewards)
+    def _rows(self, values: Array) -> Array:
+        """Row-like -> [B] in the caller's dtype."""
+        return self.groups.unlay(cast_like(values, self.rewards))
 
-    def advantages(self) -> Array:
-        if self.groups is None:
-            return cast_like(self.rewards[:, :0].sum(1) * 1.0, self.rewards)
-        with _quiet(self.rewards):
-            return self._spread(self._combine()[0])
+    def advantages(self, out: Any = None) -> Array:
+        """[B]."""
+        check_out(out, self.rewards)
+        if self.groups.count == 0:
+            result = cast_like(self.rewards[:, :0].sum(1) * 1.0, self.rewards)
+        else:
+            with _quiet(self.rewards):
+                result = self._rows(self._combine()[0])
+        if out is None:
+            return result
+        out[...] = result
+        return out
 
     def estimate(self) -> Estimate:
-        if self.groups is None:
+        """Advantages and parts."""
+        if self.groups.count == 0:
             raise Error("there are no rollouts to explain: rewards has 0 rows")
         batch, xp, count = self.batch, self.batch.xp, len(self.names)
         with _quiet(self.rewards):
             result, part, combination = self._combine()
-            zero, none = result * 0.0, batch.groups.sum(result) * 0.0
+            zero = result * 0.0
+            none = batch.groups.sum(zero)
             parts = [part(k) if k in batch.active else zero for k in range(count)]
             signs = [self.weights[k].sign for k in range(count)]
             normalized = [batch.normalized(k).values * signs[k] if k in batch.active else zero for k in range(count)]
             columns = [batch.column(k) if k in batch.active else None for k in range(count)]
-            mean = [none if c is None else c.centered.mean * signs[k] for k, c in enumerate(columns)]
+            mean = [none if c is None else self._mean(c.centered) * signs[k] for k, c in enumerate(columns)]
             std = [none if c is None else c.std for c in columns]
             live = [none > 1 if c is None else c.centered.live for c in columns]
-            group = batch.groups.index()
 
         def stack(columns: list[Array]) -> Array:
             return xp.stack(columns, 1)
 
         return Estimate(
-            advantages=self._spread(result), contributions=self._spread(stack(parts)),
-            normalized=self._spread(stack(normalized)), live=stack(live), mean=stack(mean), std=stack(std),
-            combined=self._spread(combination.total), group=group if self.rows is None else group[self.rows],
+            advantages=self._rows(result), contributions=stack([self._rows(values) for values in parts]),
+            normalized=stack([self._rows(values) for values in normalized]), live=stack(live), mean=stack(mean),
+            std=stack(std), combined=self._rows(combination.total), group=batch.groups.codes(),
             rewards=self.rewards, weights=self._weight_matrix(), names=self.names, method=self.method.name,
         )  # fmt: skip
+
+    def _mean(self, centered: Any) -> Array:
+        return self.batch.xp.where(centered.count > 0, centered.low + centered.offset, np.nan)
 
     def _weight_matrix(self) -> Array:
         like = self.rewards
         if all(isinstance(w.value, float) for w in self.weights):
             return as_vector([w.value * w.sign for w in self.weights], like, "weights")
-        xp, rows = self.batch.xp, like.shape[0]
-        ones = as_vector(np.ones(rows), like, "weights")
-        return xp.stack([ones * w.value * w.sign for w in self.weights], 1)
+        ones = as_vector(np.ones(like.shape[0]), like, "weights")
+        return self.batch.xp.stack([ones * w.value * w.sign for w in self.weights], 1)
 
 
-def _include(include: Any, rewards: Array) -> Array:
-    if include is None:
-        return None
-    mask: Array = include if is_tensor(include) or isinstance(include, np.ndarray) else np.asarray(include)
-    if tuple(mask.shape) != (rewards.shape[0],):
-        raise Error(
-            f"include has shape {tuple(mask.shape)}, but one value a rollout was expected: [{rewards.shape[0]}]"
-        )
-    if is_tensor(rewards):
-        return namespace(rewards).as_tensor(mask, device=rewards.device).bool()
-    return as_vector(mask, rewards, "include") != 0
+def check_out(out: Any, rewards: Array) -> None:
+    """Raise where ``out`` cannot take [B] advantages beside ``rewards``."""
+    if out is None:
+        return
+    floating = out.is_floating_point() if is_tensor(out) else getattr(getattr(out, "dtype", None), "kind", "") == "f"
+    if is_tensor(out) != is_tensor(rewards) or not floating or tuple(out.shape) != (rewards.shape[0],):
+        found = f"{type(out).__name__} of shape {tuple(getattr(out, 'shape', ()))}"
+        raise Error(f"out is a {found}, but a floating {type(rewards).__name__} of shape ({rewards.shape[0]},) "
+                    "was expected")  # fmt: skip
+    if is_tensor(out) and out.device != rewards.device:
+        raise Error(f"out is on {out.device}, but rewards is on {rewards.device}")
 
 
 @contextlib.contextmanager

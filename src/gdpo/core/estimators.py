@@ -1,7 +1,7 @@
 """The estimators: one short pure function a method, and the registry.
 
 A method gets a ``Batch`` and says how the rewards combine into one value a rollout; centring, ties, missing rewards,
-weights, batch norm, clipping and contributions are the same for all and stand in ``batch.py``.
+weights, batch norm, clipping and contributions are the same for all and stand in ``batch.py`` and ``running.py``.
 
 Terms: r_k is reward k of a rollout, d_k = r_k minus its mean in the group, sigma_k its standard deviation there,
 z_k = d_k / (sigma_k + eps), w_k its weight, c = sum_k w_k d_k. BN is the batch norm of ``batch_normalize``.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from gdpo.core.backend import Array
+from gdpo.core.backend import Array, to_float
 from gdpo.core.batch import Batch, Combination, Term
 from gdpo.core.errors import Error
 from gdpo.core.inputs import nearest
@@ -147,7 +147,7 @@ def dvao(batch: Batch) -> Combination:
     """A = c / (sum_k w_k sigma_k + eps): at eps 0 the mean of the z_k weighted by w_k sigma_k."""
     c = batch.combine(batch.deviation)
     spread: Array = sum(batch.weights[k].value * batch.groups.expand(batch.column(k).std) for k in batch.active)
-    return c.divided(spread + batch.options.eps)
+    return c.divided(batch.guarded(spread))
 
 
 @estimator(
@@ -157,12 +157,8 @@ def dvao(batch: Batch) -> Combination:
 def corr_grpo(batch: Batch) -> Combination:
     """A = c / sqrt(max(sum_{l,m} rho_lm, 0) + eps), rho the correlation of two rewards in the group."""
     c = batch.combine(batch.deviation)
-    total: Array = 0.0
-    for index, k in enumerate(batch.active):
-        total = total + batch.correlation(k, k)
-        for other in batch.active[index + 1 :]:
-            total = total + 2 * batch.correlation(k, other)
-    return c.divided(batch.groups.expand(batch.xp.sqrt(batch.xp.clip(total, 0, None) + batch.options.eps)))
+    total = batch.xp.clip(batch.correlation_sum(), 0, None)
+    return c.divided(batch.groups.expand(batch.xp.sqrt(total + batch.options.eps)))
 
 
 @estimator(
@@ -244,15 +240,15 @@ def gd2po(batch: Batch, *, threshold: float = 0.2, hard: bool = False) -> Combin
         raise Error(f"threshold is {threshold!r}, but a number from 0 to 1 was expected")
     combined, xp = batch.combine(batch.normalized), batch.xp
     size: Array = 0.0
-    rises = falls = combined.signal & False
+    rises = falls = combined.carriers < 0
     for k in batch.active:
         value, weight = batch.normalized(k).values, batch.weights[k].value
         size = size + abs(weight * value)
         rises, falls = rises | ((value > 1e-8) & (weight > 0)), falls | ((value < -1e-8) & (weight > 0))
     weak = abs(combined.total) / (size + 1e-8) < threshold
-    kept = ~(rises & falls & (weak | hard)) & batch.participates
-    share = batch.groups.tally(kept) / xp.clip(batch.groups.tally(batch.participates), 1, None)
-    return combined.kept(kept, batch.groups.expand(share))
+    kept = to_float(~(rises & falls & (weak | hard)), batch.rewards) * batch.participates
+    left, all_of = batch.groups.sum(kept), batch.groups.sum(batch.participates)
+    return combined.kept(kept, batch.groups.expand(left / xp.clip(all_of, 1, None)))
 
 
 @estimator(
@@ -270,16 +266,18 @@ def rvpo(batch: Batch, *, kappa: float = 1.0, dead: str = "exclude") -> Combinat
     if dead not in ("exclude", "include"):
         raise Error(f"dead is {dead!r}, but 'exclude' or 'include' was expected")
     xp, plain = batch.xp, batch.combine(batch.normalized)
+    reached = plain.carriers > 0
 
     def weight(k: int) -> Array:
         column = batch.column(k)
-        return xp.where(column.centered.present if dead == "include" else column.signal, batch.weights[k].value, 0.0)
+        counts = column.centered.present if dead == "include" else column.signal
+        return xp.where(counts > 0, batch.weights[k].value, 0.0)
 
     lowest: Array = None
     for k in batch.active:
         z = xp.where(weight(k) > 0, batch.normalized(k).values, xp.inf)
         lowest = z if lowest is None else xp.minimum(lowest, z)
-    lowest = xp.where(plain.carriers > 0, lowest, 0.0)
+    lowest = xp.where(reached, lowest, 0.0)
     weights: Array = 0.0
     mass: Array = 0.0
     mean: Array = 0.0
@@ -287,13 +285,13 @@ def rvpo(batch: Batch, *, kappa: float = 1.0, dead: str = "exclude") -> Combinat
         z, o = batch.normalized(k).values, weight(k)
         share = o * xp.exp(-kappa * xp.where(o > 0, z - lowest, 0.0))  # about the lowest, so that nothing overflows
         weights, mass, mean = weights + o, mass + share, mean + share * z
-    mass = xp.where(plain.carriers > 0, mass, 1.0)
-    soft = lowest - xp.log(mass / xp.where(plain.carriers > 0, weights, 1.0)) / kappa
-    soft, mean = xp.where(plain.carriers > 0, soft, 0.0), mean / mass
+    mass = xp.where(reached, mass, 1.0)
+    soft = lowest - xp.log(mass / xp.where(reached, weights, 1.0)) / kappa
+    soft, mean = xp.where(reached, soft, 0.0), mean / mass
 
     def part(k: int) -> Array:
         z, o = batch.normalized(k).values, weight(k)
         share = o * xp.exp(-kappa * xp.where(o > 0, z - lowest, 0.0)) / mass
-        return xp.where(plain.carriers > 0, share * (z + soft - mean), 0.0)
+        return xp.where(reached, share * (z + soft - mean), 0.0)
 
     return batch.settled(soft, part, plain.carriers, plain.tolerance)

@@ -6,15 +6,16 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from gdpo.core.backend import Array, as_vector, factorize, is_tensor, namespace, readable
+from gdpo.core.backend import Array, as_vector, is_tensor, namespace, readable
 from gdpo.core.errors import Error
 
 Scale = Literal["group", "batch", "none"]
 Baseline = Literal["mean", "leave-one-out"]
+EpsIn = Literal["std", "variance"]
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,18 @@ class Options:
     eps: float = 1e-4
     ddof: int = 1
     clip: float | None = None
-    batch_norm: bool | None = None
+    batch_norm: bool | Literal["token"] | None = None
     baseline: Baseline = "mean"
+    eps_in: EpsIn = "std"
     scale: tuple[Scale, ...] = ()
     std_floor: float = 0.0
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """The weight of one reward: its size, its sign, and whether it is in use at all."""
 
     value: float | Array
-    """abs(w): a number, or [B]."""
+    """abs(w): a number, or [B] (row-like in a ``Batch``)."""
     sign: float | Array
     """-1 for a penalty (the reward's sign flips), else 1."""
     active: bool | Array
@@ -62,25 +63,53 @@ def check_names(names: Sequence[str] | None, count: int) -> list[str]:
     return names
 
 
-def check_options(
-    eps: float, ddof: int, clip: float | None, batch_norm: bool | None, baseline: str, scale: object, std_floor: float,
-    names: list[str],
-) -> Options:  # fmt: skip
-    """The common options with their values checked."""
+def check_options(given: Mapping[str, Any], names: list[str]) -> Options:
+    """The common options, by name, with their values checked; one that is absent has its default."""
+    eps, ddof, clip, norm, baseline, eps_in, scale, std_floor = (
+        given.get(name, default)
+        for name, default in (
+            ("eps", 1e-4), ("ddof", 1), ("clip", None), ("batch_norm", None), ("baseline", "mean"), ("eps_in", "std"),
+            ("scale", "group"), ("std_floor", 0.0),
+        )
+    )  # fmt: skip
     if not 0 <= _number(eps, "eps") < math.inf:
         raise Error(f"eps is {eps}, but a finite number of at least 0 was expected")
     if ddof not in (0, 1):
         raise Error(f"ddof is {ddof!r}, but 0 (population) or 1 (sample) was expected")
     if clip is not None and not _number(clip, "clip") > 0:
         raise Error(f"clip is {clip}, but a positive number (3 is the usual value) or None was expected")
-    if batch_norm is not None and not isinstance(batch_norm, bool | np.bool_):
-        raise Error(f"batch_norm is {batch_norm!r}, but True, False or None (the method's own) was expected")
+    if norm is not None and norm != "token" and not isinstance(norm, bool | np.bool_):
+        raise Error(f"batch_norm is {norm!r}, but True, False, 'token' or None (the method's own) was expected")
+    if norm == "token" and given.get("lengths") is None:
+        raise Error("batch_norm='token' weighs each rollout by its tokens, but lengths [B] is missing")
     if baseline not in ("mean", "leave-one-out"):
         raise Error(f"baseline is {baseline!r}, but 'mean' or 'leave-one-out' was expected")
+    if eps_in not in ("std", "variance"):
+        raise Error(f"eps_in is {eps_in!r}, but 'std' (std + eps) or 'variance' (sqrt(variance + eps)) was expected")
     if not 0 <= _number(std_floor, "std_floor") < math.inf:
         raise Error(f"std_floor is {std_floor}, but a finite number of at least 0 was expected")
-    norm = None if batch_norm is None else bool(batch_norm)
-    return Options(float(eps), ddof, clip, norm, cast(Baseline, baseline), _scales(scale, names), float(std_floor))
+    norm = bool(norm) if isinstance(norm, np.bool_) else norm
+    scales = _scales(scale, names)
+    return Options(float(eps), ddof, clip, norm, cast(Baseline, baseline), eps_in, scales, float(std_floor))
+
+
+def check_rows(values: Any, rewards: Array, what: str) -> Array:
+    """``values`` as a vector with one number a rollout.
+
+    Raises:
+        Error: another shape, or (where looking costs no synchronisation) a negative or infinite length.
+    """
+    if values is None:
+        return None
+    vector: Array = values if is_tensor(values) or isinstance(values, np.ndarray) else np.asarray(values)
+    if tuple(vector.shape) != (rewards.shape[0],):
+        raise Error(
+            f"{what} has shape {tuple(vector.shape)}, but one value a rollout was expected: [{rewards.shape[0]}]"
+        )
+    vector = as_vector(vector, rewards, what)
+    if what == "lengths" and readable(vector) and not bool(((vector >= 0) & (vector < math.inf)).all()):
+        raise Error("lengths has a value that is negative or not finite, but numbers of tokens were expected")
+    return vector
 
 
 def check_bounds(bounds: object, names: list[str]) -> list[tuple[float, float] | None]:
@@ -121,37 +150,11 @@ def weight_columns(weights: object, names: list[str], like: Array) -> list[Weigh
         found = matrix.shape[-1] if matrix.ndim else "no"
         raise Error(f"weights has {found} values, but {count} were expected (one a reward: {', '.join(names)})")
     if matrix.ndim == 1 and isinstance(matrix, np.ndarray):
-        return [_constant_weight(float(value), name) for value, name in zip(matrix, names, strict=True)]
+        return _some_in_use([_constant_weight(float(v), name) for v, name in zip(matrix, names, strict=True)])
     if matrix.ndim == 2 and matrix.shape[0] != rows:
         raise Error(f"weights has {matrix.shape[0]} rows, but {rows} were expected (one a rollout)")
     matrix = as_vector(matrix, like, "weights")
-    return [_varying_weight(matrix[..., k], name, rows) for k, name in enumerate(names)]
-
-
-def first_rows(rollouts: object, rewards: Array, groups: object) -> tuple[Array, Array]:
-    """For segmented rollouts: ([rollouts] the first row of each, [B] which rollout each row belongs to).
-
-    Raises:
-        Error: two rows of one rollout differ in their rewards (checked where that costs no synchronisation).
-    """
-    codes, count = factorize(rollouts, rewards, "rollouts")
-    xp, rows = namespace(rewards), rewards.shape[0]
-    if is_tensor(rewards):
-        order = xp.arange(rows, device=rewards.device)
-        first = xp.full((count,), rows, device=rewards.device).scatter_reduce_(0, codes, order, "amin")
-    else:
-        first = np.full(count, rows, dtype=np.int64)
-        np.minimum.at(first, codes, np.arange(rows))
-    if readable(rewards):
-        same = rewards == rewards[first][codes]
-        same = same | ((rewards != rewards) & (rewards[first][codes] != rewards[first][codes]))
-        wrong = np.flatnonzero(~np.asarray(same.all(axis=1)))
-        if len(wrong):
-            raise Error(
-                f"row {wrong[0]} has other rewards than row {int(first[codes[wrong[0]]])}, but both are segments of "
-                "one rollout, which has one score a reward"
-            )
-    return first, codes
+    return _some_in_use([_varying_weight(matrix[..., k], name, rows) for k, name in enumerate(names)])
 
 
 def _by_name(weights: Mapping[Any, Any], names: list[str]) -> list[Any]:
@@ -162,6 +165,12 @@ def _by_name(weights: Mapping[Any, Any], names: list[str]) -> list[Any]:
     if missing:
         raise Error(f"weights has no value for reward {missing[0]!r}, but one for each of {len(names)} was expected")
     return [weights[name] for name in names]
+
+
+def _some_in_use(columns: list[Weight]) -> list[Weight]:
+    if all(weight.active is False for weight in columns):
+        raise Error("every weight is 0, but at least one reward must count")
+    return columns
 
 
 def _constant_weight(value: float, name: str) -> Weight:
@@ -183,7 +192,7 @@ def _varying_weight(values: Array, name: str, rows: int) -> Weight:
         if bool(negative) and bool(positive):
             raise Error(f"the weights of {name!r} have both signs, but a reward is either a reward or a penalty")
         return Weight(abs(values), -1.0 if negative else 1.0, bool(negative) or bool(positive))
-    return Weight(abs(values), xp.where(negative, -1.0, 1.0).double(), negative | positive)
+    return Weight(abs(values), xp.where(negative, -1.0, 1.0).to(values.dtype), negative | positive)
 
 
 def _scales(scale: object, names: list[str]) -> tuple[Scale, ...]:
