@@ -154,7 +154,9 @@ class Batch:
     def about_mean(self, k: int) -> Term:
         """The reward minus its group mean, whatever the baseline: what spreads are taken of."""
         centered = self.column(k).centered
-        size = self.xp.maximum(-centered.low, centered.high) * centered.live
+        # In float32 (no float64 on the device) the residue is that of the deviations, since low is taken out exactly.
+        exact = self.groups.dtype == self.xp.float64
+        size = (self.xp.maximum(-centered.low, centered.high) if exact else centered.high - centered.low) * centered.live
         return Term(centered.deviation, self.groups.expand(size))
 
     def about_others(self, k: int) -> Term:
@@ -225,10 +227,15 @@ class Batch:
         return sum(self.weights[k].value * values(k) for k in self.active)
 
     def raw(self, k: int) -> Array:
-        """Row-like: the reward itself, a missing one standing at its group mean (0 where the whole group has none)."""
-        centered = self.column(k).centered
-        mean = self.xp.where(centered.count > 0, centered.low + centered.offset, 0.0)
-        return centered.deviation + self.groups.expand(mean)
+        """Row-like: the reward, a missing one standing at its group mean (0 where the whole group has none).
+
+        Less the smallest value of the batch, which changes no spread and keeps the digits of what is left.
+        """
+        xp, batch, column = self.xp, self.groups.batch, self.column(k).centered
+        there = (column.count > 0) & (column.low == column.low)
+        low = batch.min(xp.where(there, column.low, np.inf))
+        low = batch.spread(xp.where(low == np.inf, 0.0, low))
+        return column.deviation + self.groups.expand(xp.where(there, column.low - low + column.offset, 0.0 - low))
 
     def batch_std(self, values: Array) -> Array:
         """Row-like: the spread of row-like ``values`` over the rollouts of the batch that take part, + eps."""
@@ -241,8 +248,8 @@ class Batch:
         deviation = xp.where(counts, shifted - mean, 0.0)
         return batch.expand(self.guarded(self.std(batch.sum(groups.sum(deviation, deviation)), count)))
 
-    def batch_moments(self, k: int, within: bool = False) -> tuple[Array, Array]:
-        """([labels], [labels]) mean and standard deviation of the reward's present values over the batch.
+    def batch_moments(self, k: int, about: float = 0.0, within: bool = False) -> tuple[Array, Array]:
+        """([labels], [labels]) mean, less ``about``, and standard deviation of the reward's values over the batch.
 
         Merged from the groups' (Chan, Golub and LeVeque 1983), about the smallest value of the batch. ``within`` takes
         the deviations from the group means, whose mean is 0, instead of the values.
@@ -256,7 +263,7 @@ class Batch:
         mean = batch.sum(counts * means) / xp.clip(count, 1, None)
         between = means * 0.0 if within else means - batch.spread(mean)
         squares = batch.sum(xp.where(there, column.squares, 0.0) + counts * between * between)
-        return xp.where(count > 0, low + mean, 0.0), self.std(squares, count)
+        return xp.where(count > 0, low - about + mean, -about), self.std(squares, count)
 
     def live_share(self, k: int) -> Array:
         """[labels] of the groups with two values of the reward or more, the share in which it is live."""

@@ -172,9 +172,9 @@ def saw(batch: Batch) -> Combination:
     """As gdpo with w_k times R CV_k / (sum CV + 1e-8), CV the coefficient of variation over the batch."""
     spread = {}
     for k in batch.active:
-        mean, std = batch.batch_moments(k)
         bounds = batch.oriented_bounds(k)
-        spread[k] = std / (abs(mean - (bounds[0] if bounds else 0.0)) + 1e-8)
+        mean, std = batch.batch_moments(k, about=bounds[0] if bounds else 0.0)
+        spread[k] = std / (abs(mean) + 1e-8)
     total: Array = sum(spread.values())
     expand, count = batch.groups.batch.expand, len(batch.active)
     return batch.combine(lambda k: batch.normalized(k).times(expand(count * spread[k] / (total + 1e-8))))
@@ -194,8 +194,8 @@ def sa_mrpo(batch: Batch, *, gamma: float = 0.5) -> Combination:
         if bounds is None:
             name = batch.names[k]
             raise Error(f"method 'sa_mrpo' needs the bounds of {name!r}, such as bounds={{{name!r}: (0, 1)}}")
-        mean, _ = batch.batch_moments(k)
-        saturation = batch.xp.clip((mean - bounds[0]) / (bounds[1] - bounds[0]), 0, 1)
+        mean, _ = batch.batch_moments(k, about=bounds[0])
+        saturation = batch.xp.clip(mean / (bounds[1] - bounds[0]), 0, 1)
         return batch.normalized(k).times(batch.groups.batch.expand((1 - saturation) ** gamma))
 
     return batch.combine(term)

@@ -144,6 +144,9 @@ def weight_columns(weights: object, names: list[str], like: Array) -> list[Weigh
     if weights is None:
         return [Weight(1.0, 1.0, True)] * count
     matrix: Any = _by_name(weights, names) if isinstance(weights, Mapping) else weights
+    if isinstance(matrix, list | tuple) and len(matrix) == count and all(type(w) in (int, float) for w in matrix):
+        # No array is made, so that a compiler sees plain numbers.
+        return _some_in_use([_constant_weight(float(w), name) for w, name in zip(matrix, names, strict=True)])
     if not is_tensor(matrix) or (readable(matrix) and matrix.ndim == 1):
         matrix = as_vector(matrix, np.empty(0), "weights")
     if matrix.ndim not in (1, 2) or matrix.shape[-1] != count:
