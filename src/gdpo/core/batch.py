@@ -156,7 +156,9 @@ class Batch:
         centered = self.column(k).centered
         # In float32 (no float64 on the device) the residue is that of the deviations, since low is taken out exactly.
         exact = self.groups.dtype == self.xp.float64
-        size = (self.xp.maximum(-centered.low, centered.high) if exact else centered.high - centered.low) * centered.live
+        size = (
+            self.xp.maximum(-centered.low, centered.high) if exact else centered.high - centered.low
+        ) * centered.live
         return Term(centered.deviation, self.groups.expand(size))
 
     def about_others(self, k: int) -> Term:
@@ -229,12 +231,14 @@ class Batch:
     def raw(self, k: int) -> Array:
         """Row-like: the reward, a missing one standing at its group mean (0 where the whole group has none).
 
-        Less the smallest value of the batch, which changes no spread and keeps the digits of what is left.
+        Less the smallest value of the batch where all rollouts have the same weight, which then changes no spread of
+        the weighted sum and keeps the digits of what is left.
         """
         xp, batch, column = self.xp, self.groups.batch, self.column(k).centered
         there = (column.count > 0) & (column.low == column.low)
         low = batch.min(xp.where(there, column.low, np.inf))
         low = batch.spread(xp.where(low == np.inf, 0.0, low))
+        low = low if isinstance(self.weights[k].value, float) else low * 0.0
         return column.deviation + self.groups.expand(xp.where(there, column.low - low + column.offset, 0.0 - low))
 
     def batch_std(self, values: Array) -> Array:
