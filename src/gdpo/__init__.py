@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from gdpo.core.compute import Estimate, advantages, estimate, validate
 from gdpo.core.errors import Error
 from gdpo.core.estimators import estimator
+from gdpo.core.running import RunningNorm
 from gdpo.version import __version__
 
 if TYPE_CHECKING:
     from gdpo import rewards, weights
+    from gdpo.core import distributed
     from gdpo.objective import Objective, Progress, Reward
     from gdpo.rewards import reward
 
@@ -27,6 +29,7 @@ _LATER = {
     "Reward": "gdpo.objective",
     "reward": "gdpo.rewards",
 }
+_CORE = ("distributed",)
 _ROOMS = ("adapters", "core", "report", "rewards", "rollouts", "training", "weights")
 
 
@@ -34,13 +37,15 @@ def __getattr__(name: str) -> Any:
     # What is not the core is imported at first use, so that `import gdpo` stays fast.
     if name in _LATER:
         return getattr(importlib.import_module(_LATER[name]), name)
+    if name in _CORE:
+        return importlib.import_module(f"gdpo.core.{name}")
     if name in _ROOMS:
         return importlib.import_module(f"gdpo.{name}")
     raise AttributeError(f"module 'gdpo' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LATER, *_ROOMS])
+    return sorted([*globals(), *_LATER, *_CORE, *_ROOMS])
 
 
 __all__ = [
@@ -49,8 +54,10 @@ __all__ = [
     "Objective",
     "Progress",
     "Reward",
+    "RunningNorm",
     "__version__",
     "advantages",
+    "distributed",
     "estimate",
     "estimator",
     "reward",

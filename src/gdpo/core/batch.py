@@ -133,6 +133,11 @@ class Batch:
         self._columns[k] = Column(centered, self.std(centered.squares, centered.count), carries)
         return self._columns[k]
 
+    def clear(self) -> None:
+        """Forget the columns read so far."""
+        self._columns.clear()
+        self._block = None
+
     def _laid(self, k: int) -> Array:
         if self.groups.index is None:
             return self.groups.lay(self.rewards[:, k])

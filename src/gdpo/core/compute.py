@@ -145,9 +145,17 @@ class Run:
         if self.running is not None and not isinstance(self.running, RunningNorm):
             raise Error(f"running is {self.running!r}, but a RunningNorm was expected")
         self.weights = weight_columns(weights, self.names, self.rewards)
+        self._check_weights()
         self.groups = self._grouped(groups)
-        self.batch = Batch(
-            self.rewards, self.groups, self.weights, self.names, self.options, self.bounds, self.include, keep
+        self.batch = self._batch()
+
+    def _check_weights(self) -> None:
+        if self.rewards.shape[0] and all(weight.active is False for weight in self.weights):
+            raise Error("every weight is 0, but at least one reward must count")
+
+    def _batch(self) -> Batch:
+        return Batch(
+            self.rewards, self.groups, self.weights, self.names, self.options, self.bounds, self.include, self.keep
         )
 
     def _grouped(self, groups: Any) -> Groups:

@@ -146,18 +146,18 @@ def weight_columns(weights: object, names: list[str], like: Array) -> list[Weigh
     matrix: Any = _by_name(weights, names) if isinstance(weights, Mapping) else weights
     if isinstance(matrix, list | tuple) and len(matrix) == count and all(type(w) in (int, float) for w in matrix):
         # No array is made, so that a compiler sees plain numbers.
-        return _some_in_use([_constant_weight(float(w), name) for w, name in zip(matrix, names, strict=True)])
+        return [_constant_weight(float(w), name) for w, name in zip(matrix, names, strict=True)]
     if not is_tensor(matrix) or (readable(matrix) and matrix.ndim == 1):
         matrix = as_vector(matrix, np.empty(0), "weights")
     if matrix.ndim not in (1, 2) or matrix.shape[-1] != count:
         found = matrix.shape[-1] if matrix.ndim else "no"
         raise Error(f"weights has {found} values, but {count} were expected (one a reward: {', '.join(names)})")
     if matrix.ndim == 1 and isinstance(matrix, np.ndarray):
-        return _some_in_use([_constant_weight(float(v), name) for v, name in zip(matrix, names, strict=True)])
+        return [_constant_weight(float(v), name) for v, name in zip(matrix, names, strict=True)]
     if matrix.ndim == 2 and matrix.shape[0] != rows:
         raise Error(f"weights has {matrix.shape[0]} rows, but {rows} were expected (one a rollout)")
     matrix = as_vector(matrix, like, "weights")
-    return _some_in_use([_varying_weight(matrix[..., k], name, rows) for k, name in enumerate(names)])
+    return [_varying_weight(matrix[..., k], name, rows) for k, name in enumerate(names)]
 
 
 def _by_name(weights: Mapping[Any, Any], names: list[str]) -> list[Any]:
@@ -168,12 +168,6 @@ def _by_name(weights: Mapping[Any, Any], names: list[str]) -> list[Any]:
     if missing:
         raise Error(f"weights has no value for reward {missing[0]!r}, but one for each of {len(names)} was expected")
     return [weights[name] for name in names]
-
-
-def _some_in_use(columns: list[Weight]) -> list[Weight]:
-    if all(weight.active is False for weight in columns):
-        raise Error("every weight is 0, but at least one reward must count")
-    return columns
 
 
 def _constant_weight(value: float, name: str) -> Weight:
