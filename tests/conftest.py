@@ -38,3 +38,16 @@ def tiny_model(tmp_path_factory) -> Path:
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def trainer(tiny_model, tmp_path_factory):
+    import datasets
+    from trl import GRPOConfig, GRPOTrainer
+
+    args = GRPOConfig(
+        str(tmp_path_factory.mktemp("trl")), use_cpu=True, num_generations=4, per_device_train_batch_size=8,
+        max_completion_length=4, report_to="none", gradient_checkpointing=False,
+    )  # fmt: skip
+    rewards = [lambda completions, **columns: [0.0] * len(completions)] * 2
+    return GRPOTrainer(str(tiny_model), rewards, args, datasets.Dataset.from_dict({"prompt": ["a", "b"]}))

@@ -20,10 +20,14 @@ from gdpo.version import __version__
 if TYPE_CHECKING:
     from gdpo import rewards, weights
     from gdpo.core import distributed
+    from gdpo.core.presets import Preset, difference, preset
     from gdpo.objective import Objective, Progress, Reward
     from gdpo.rewards import reward
 
 _LATER = {
+    "Preset": "gdpo.core.presets",
+    "difference": "gdpo.core.presets",
+    "preset": "gdpo.core.presets",
     "Objective": "gdpo.objective",
     "Progress": "gdpo.objective",
     "Reward": "gdpo.objective",
@@ -52,14 +56,17 @@ __all__ = [
     "Error",
     "Estimate",
     "Objective",
+    "Preset",
     "Progress",
     "Reward",
     "RunningNorm",
     "__version__",
     "advantages",
+    "difference",
     "distributed",
     "estimate",
     "estimator",
+    "preset",
     "reward",
     "rewards",
     "validate",

@@ -6,39 +6,9 @@ replaced by fixed tokens and ``_calculate_rewards`` by a given matrix; everythin
 
 import numpy as np
 import pytest
-import torch
-from trl import GRPOConfig, GRPOTrainer
+from trl_harness import trl_advantages
 
 import gdpo
-
-
-@pytest.fixture(scope="module")
-def trainer(tiny_model, tmp_path_factory):
-    import datasets
-
-    args = GRPOConfig(
-        str(tmp_path_factory.mktemp("trl")), use_cpu=True, num_generations=4, per_device_train_batch_size=8,
-        max_completion_length=4, report_to="none", gradient_checkpointing=False,
-    )  # fmt: skip
-    rewards = [lambda completions, **columns: [0.0] * len(completions)] * 2
-    return GRPOTrainer(str(tiny_model), rewards, args, datasets.Dataset.from_dict({"prompt": ["a", "b"]}))
-
-
-def trl_advantages(trainer, monkeypatch, rewards, size, aggregation, scale="group", weights=None):
-    """TRL's advantages for a matrix of rewards, from its real method."""
-    matrix = torch.tensor(rewards, dtype=torch.float32)
-    rows, count = matrix.shape
-    monkeypatch.setattr(trainer, "multi_objective_aggregation", aggregation)
-    monkeypatch.setattr(trainer, "scale_rewards", scale)
-    monkeypatch.setattr(trainer, "num_generations", size)
-    monkeypatch.setattr(trainer, "reward_weights", torch.ones(count) if weights is None else torch.tensor(weights))
-    monkeypatch.setattr(trainer, "reward_funcs", [None] * count)
-    monkeypatch.setattr(trainer, "reward_func_names", [f"r{k}" for k in range(count)])
-    ids = [[5, 6]] * rows
-    monkeypatch.setattr(trainer, "_generate", lambda prompts: (ids, ids, None, ["x"] * rows, None, {}, None, []))
-    monkeypatch.setattr(trainer, "_calculate_rewards", lambda *args: matrix)
-    trainer.model.train()
-    return trainer._generate_and_score_completions([{"prompt": "a"}] * rows)["advantages"].numpy()
 
 
 def rewards_of(kind, seed):
