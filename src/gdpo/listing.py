@@ -20,13 +20,15 @@ def _recipes() -> Iterable[tuple[str, ...]]:
 
 
 def _methods() -> Iterable[tuple[str, ...]]:
-    from gdpo.core.estimators import METHODS
+    from gdpo.core.estimators import ALIASES, METHODS
 
     for method in METHODS.values():
         formula = (
             method.formula if not method.batch_norm or method.formula.startswith("BN") else f"BN({method.formula})"
         )
-        yield method.name, formula, method.family, method.source
+        aliases = [alias for alias, name in ALIASES.items() if name == method.name]
+        name = method.name + "".join(f" ({alias})" for alias in aliases)
+        yield name, formula, method.source or method.origin, ", ".join(method.needs), method.when
 
 
 def _rewards() -> Iterable[tuple[str, ...]]:
@@ -39,7 +41,7 @@ def _rewards() -> Iterable[tuple[str, ...]]:
 
 LISTS: dict[str, tuple[Callable[[], Iterable[tuple[str, ...]]], tuple[str, ...]]] = {
     "recipes": (_recipes, ("recipe", "model", "rewards", "what it trains")),
-    "methods": (_methods, ("method", "advantage", "family", "source")),
+    "methods": (_methods, ("method", "advantage", "source", "needs", "when to use it")),
     "rewards": (_rewards, ("reward", "options", "what it scores")),
 }
 

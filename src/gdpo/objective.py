@@ -68,7 +68,8 @@ class Objective:
     def __init__(self, *, method: str = "gdpo", options: Mapping[str, Any] | None = None, **rewards: Any) -> None:
         if not rewards:
             raise Error("an objective needs at least one reward, but none was given")
-        self.method = method_of(method).name
+        known = method_of(method)
+        self.method = known.origin or known.name
         self.options = dict(options or {})
         self.rewards: dict[str, Reward] = {}
         self.weights: dict[str, Schedule] = {}

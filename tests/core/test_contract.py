@@ -33,18 +33,21 @@ def numbers(values):
     return np.asarray(values.double() if isinstance(values, torch.Tensor) else values, dtype=float)
 
 
+@pytest.mark.parametrize("batch_norm", [True, False])
 @pytest.mark.parametrize(("library", "dtype"), DTYPES)
 @pytest.mark.parametrize("method", ALL)
-def test_constant_groups_get_exactly_zero(method, library, dtype):
+def test_constant_groups_get_exactly_zero(method, library, dtype, batch_norm):
     """0.7 seven times has no exact float mean: TRL gives 0.002, ms-swift 1.03, verl 0.98 (groups of 6)."""
     generator = np.random.default_rng(1)
-    for size in range(2, 10):
+    for size in range(2, 11):
         values = np.repeat(np.arange(1, 100)[:, None] / 100, size, axis=0).reshape(-1, 1)
         alone = np.hstack([values, values[::-1]])
-        assert (numbers(gdpo.advantages(make(alone, library, dtype), size, method, **extra(method))) == 0).all()
+        options = {"batch_norm": batch_norm, **extra(method)}
+        assert (numbers(gdpo.advantages(make(alone, library, dtype), size, method, **options)) == 0).all()
         among = np.vstack([alone, generator.random((size * 3, 2))])
-        found = numbers(gdpo.advantages(make(among, library, dtype), size, method, **extra(method)))
+        found = numbers(gdpo.advantages(make(among, library, dtype), size, method, **options))
         assert (found[: len(alone)] == 0).all()
+        assert not np.signbit(found[: len(alone)]).any()
         assert (found[len(alone) :] != 0).any()
 
 
@@ -342,6 +345,40 @@ def test_a_method_of_ones_own():
     finally:
         METHODS.pop("half_grpo")
     assert "half_grpo" not in ALIASES
+
+
+def test_a_method_from_a_file(tmp_path):
+    """Known by ``file.py:name``, in an objective too, which writes where it came from."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import gdpo\n"
+        "@gdpo.estimator('square_root')\n"
+        "def square_root(batch):\n"
+        '    """BN(sum_k sqrt(w_k) z_k)."""\n'
+        "    return batch.combine(lambda k: batch.normalized(k).times(batch.weights[k].value ** -0.5))\n"
+    )
+    rewards = make([[1, 0], [0, 0], [1, 1], [0, 1]])
+    try:
+        found = gdpo.advantages(rewards, 4, f"{file}:square_root", weights=[4.0, 1.0])
+        np.testing.assert_allclose(found, gdpo.advantages(rewards, 4, weights=[2.0, 1.0]), atol=1e-12)
+        np.testing.assert_allclose(gdpo.advantages(rewards, 4, "square_root", weights=[4.0, 1.0]), found)
+        objective = gdpo.Objective(method=f"{file}:square_root", a=gdpo.Reward(abs), b=gdpo.Reward(abs))
+        assert objective.config()["method"] == f"{file}:square_root"
+        assert METHODS["square_root"].formula == "BN(sum_k sqrt(w_k) z_k)."
+        with pytest.raises(gdpo.Error, match=r"the file registers \['square_root'\]"):
+            gdpo.advantages(rewards, 4, f"{file}:other")
+        with pytest.raises(gdpo.Error, match="does not exist"):
+            gdpo.advantages(rewards, 4, "nowhere.py:other")
+        file.with_name("broken.py").write_text("1 / 0")
+        with pytest.raises(gdpo.Error, match="raised ZeroDivisionError when it was read"):
+            gdpo.advantages(rewards, 4, f"{tmp_path}/broken.py:x")
+    finally:
+        METHODS.pop("square_root", None)
+
+
+def test_a_registered_name_is_not_taken_over():
+    with pytest.raises(gdpo.Error, match="method 'gdpo' is registered already"):
+        gdpo.estimator("gdpo")(lambda batch: None)
 
 
 def test_gradients_and_autocast_leave_it_alone():

@@ -170,3 +170,99 @@ def test_statistics_are_taken_in_float64(dtype, batch):
 def test_any_constant_ties(value, size, count):
     for method in ALL:
         assert (gdpo.advantages(np.full((size, count), value), size, method, **extra(method, count)) == 0).all()
+
+
+COMMON_FACTOR = {"corr_grpo": "scales", "grpo_no_std": "scales", "mo_grpo": "scales", "rloo": "scales"}
+"""What a common factor on all weights does at eps 0; in every other method nothing."""
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=30)
+@given(batch=batches(), factor=st.sampled_from([0.25, 4.0, 1024.0]))
+def test_a_common_factor_on_the_weights(method, batch, factor):
+    rewards, ids = batch
+    weights = np.array([1.0, 0.5, 2.0, 0.3])[: rewards.shape[1]]
+    options = {"eps": 0, **extra(method, rewards.shape[1])}
+    found = gdpo.advantages(rewards, ids, method, factor * weights, **options)
+    plain = gdpo.advantages(rewards, ids, method, weights, **options)
+    close(found, plain * (factor if method in COMMON_FACTOR else 1.0), 1e-7 if method == "gd2po" else 1e-9)
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=30)
+@given(batch=batches(), seed=st.integers(0, 99))
+def test_the_names_and_the_order_of_groups_do_not_matter(method, batch, seed):
+    rewards, ids = batch
+    generator = np.random.default_rng(seed)
+    new = generator.permutation(100)[:5]
+    order = np.argsort(new[ids], kind="stable")
+    expected = gdpo.advantages(rewards, ids, method, **extra(method, rewards.shape[1]))[order]
+    for names in (new[ids][order], np.array([f"group {n}" for n in new])[ids][order], list(map(str, new[ids][order]))):
+        close(gdpo.advantages(rewards[order], names, method, **extra(method, rewards.shape[1])), expected)
+
+
+@pytest.mark.parametrize("method", [n for n in ALL if n not in BATCH_WIDE])
+@settings(deadline=None, max_examples=30)
+@given(batch=batches(missing=False), seed=st.integers(0, 99))
+def test_a_missing_value_leaves_other_groups_unchanged(method, batch, seed):
+    """Before batch norm, and after it where the spread of the batch is given (a stream that has seen much)."""
+    rewards, ids = batch
+    row = seed % len(ids)
+    holed = rewards.copy()
+    holed[row, seed % rewards.shape[1]] = NAN
+    others = ids != ids[row]
+    options = {"batch_norm": False, **extra(method, rewards.shape[1])}
+    one, two = (gdpo.advantages(values, ids, method, **options) for values in (rewards, holed))
+    np.testing.assert_allclose(one[others], two[others], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("method", ALL)
+@settings(deadline=None, max_examples=20)
+@given(batch=batches(), kind=st.sampled_from(["strided", "read-only", "reversed", "Fortran", "column slice"]))
+def test_how_the_input_lies_in_memory_does_not_matter(method, batch, kind):
+    rewards, ids = batch
+    options = extra(method, rewards.shape[1])
+    expected = gdpo.advantages(rewards, ids, method, **options)
+    if kind == "strided":
+        other = np.repeat(rewards, 2, axis=0)[::2]
+    elif kind == "reversed":
+        other = rewards[::-1].copy()[::-1]
+    elif kind == "Fortran":
+        other = np.asfortranarray(rewards)
+    elif kind == "column slice":
+        other = np.hstack([rewards, rewards])[:, : rewards.shape[1]]
+    else:
+        other = rewards.copy()
+        other.setflags(write=False)
+    before = other.copy()
+    np.testing.assert_array_equal(gdpo.advantages(other, ids, method, **options), expected)
+    np.testing.assert_array_equal(other, before)
+    if kind in ("strided", "Fortran", "column slice"):
+        tensor = torch.tensor(before)
+        tensor = tensor.T.contiguous().T if kind == "Fortran" else tensor
+        close(gdpo.advantages(tensor, torch.tensor(ids), method, **options), expected)
+
+
+@settings(deadline=None, max_examples=60)
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=12), seed=st.integers(0, 999))
+def test_strips_of_any_height_give_the_same(sizes, seed):
+    """Ragged groups are cut into strips; where they are cut decides nothing."""
+    from gdpo.core import groups as room
+
+    generator = np.random.default_rng(seed)
+    ids = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    rewards = generator.integers(0, 3, (len(ids), 2)) / 2
+    rewards[generator.random(rewards.shape) < 0.2] = NAN
+    expected = gdpo.estimate(rewards, ids)
+    found, original = [], room._height
+    try:
+        for height in (1, 2, 7, 64):
+            room._height = lambda sizes, height=height: height
+            found.append(gdpo.estimate(rewards, ids))
+            found.append(gdpo.estimate(torch.tensor(rewards), ids))
+    finally:
+        room._height = original
+    for other in found:
+        close(other.advantages, expected.advantages)
+        close(other.contributions, expected.contributions)
+        assert np.array_equal(np.asarray(other.live), expected.live)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gdpo.core.backend import Array, to_float
 from gdpo.core.batch import Batch, Combination, Term
 from gdpo.core.errors import Error
+from gdpo.core.files import absolute, module_of
 from gdpo.core.inputs import nearest
 
 Family = Literal["sum first", "normalise first"]
@@ -35,6 +36,10 @@ class Method:
     source: str
     needs: tuple[str, ...] = ()
     """What it cannot do without: "bounds"."""
+    when: str = ""
+    """When to use it, in a sentence."""
+    origin: str = ""
+    """Where it was read from, ``/path/file.py:name``, if it is a user's."""
     options: tuple[str, ...] = ()
     """Names of the options that only this method takes (the keyword-only parameters of its function)."""
 
@@ -45,27 +50,44 @@ ALIASES = {"dr_grpo": "grpo_no_std"}
 
 
 def estimator(
-    name: str, *, family: Family, batch_norm: bool, formula: str, source: str, needs: tuple[str, ...] = ()
-) -> Callable[[Callable[..., Combination]], Callable[..., Combination]]:
-    """Register ``function(batch, *, own_option=default) -> Combination`` as method ``name``."""
+    name: str, *, family: Family = "normalise first", batch_norm: bool = True, formula: str = "", source: str = "",
+    needs: tuple[str, ...] = (), when: str = "",
+) -> Callable[[Callable[..., Combination]], Callable[..., Combination]]:  # fmt: skip
+    """Register ``function(batch, *, own_option=default) -> Combination`` as method ``name``, for every command.
+
+    Args:
+        name: what recipes and calls say; from a file of yours, ``method=file.py:name``.
+        family: "sum first" clips the result where ``clip`` is set, "normalise first" each z_k.
+        batch_norm: whether batch norm follows by default.
+        formula, source, when: for ``gdpo list methods``; without a formula the docstring's first line stands there.
+        needs: what it cannot do without: ("bounds",).
+    """
 
     def register(function: Callable[..., Combination]) -> Callable[..., Combination]:
-        if name in METHODS or name in ALIASES:
+        known = METHODS.get(name)
+        if name in ALIASES or (known is not None and known.combine.__module__ != function.__module__):
             raise Error(f"method {name!r} is registered already")
         own = tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
-        METHODS[name] = Method(name, function, family, batch_norm, formula, source, needs, own)
+        shown = formula or (inspect.getdoc(function) or "").partition("\n")[0]
+        METHODS[name] = Method(name, function, family, batch_norm, shown, source, needs, when, options=own)
         return function
 
     return register
 
 
 def method_of(name: object) -> Method:
-    """The registered method of that name or alias.
+    """The registered method of that name or alias, or of ``file.py:name``, which is read first.
 
     Raises:
         Error: no such method; the message names the nearest one.
     """
     key = ALIASES.get(str(name), str(name))
+    if ".py:" in key:
+        module, (_, _, key), spec = module_of(key, "method"), key.rpartition(":"), absolute(key)
+        own = [known for known, method in METHODS.items() if method.combine.__module__ == module.__name__]
+        if key not in own:
+            raise Error(f"method {name!r}: the file registers {own or 'none'} with @gdpo.estimator(...)")
+        METHODS[key] = replace(METHODS[key], origin=spec)
     if key not in METHODS:
         raise Error(f"method {name!r} is unknown{nearest(str(name), METHODS.keys() | ALIASES.keys())}")
     return METHODS[key]
@@ -74,6 +96,7 @@ def method_of(name: object) -> Method:
 @estimator(
     "grpo", family="sum first", batch_norm=False, formula="c / (std of c in the group + eps)",
     source="DeepSeekMath, arXiv 2402.03300",
+    when="the baseline, and where one reward counts; with several, different reward combinations get one advantage",
 )  # fmt: skip
 def grpo(batch: Batch) -> Combination:
     """A = c / (std_group(c) + eps): sum the rewards, then normalise in the group."""
@@ -82,16 +105,18 @@ def grpo(batch: Batch) -> Combination:
 
 
 @estimator(
-    "grpo_no_std", family="sum first", batch_norm=False, formula="c", source="Dr. GRPO's advantage, arXiv 2503.20783"
-)
+    "grpo_no_std", family="sum first", batch_norm=False, formula="c", source="Dr. GRPO's advantage, arXiv 2503.20783",
+    when="where dividing by the group's spread overweights very easy and very hard prompts; keeps reward scales",
+)  # fmt: skip
 def grpo_no_std(batch: Batch) -> Combination:
     """A = c: sum the rewards and take the group mean away."""
     return batch.combine(batch.deviation)
 
 
 @estimator(
-    "mo_grpo", family="normalise first", batch_norm=False, formula="sum_k w_k z_k", source="MO-GRPO, arXiv 2509.22047"
-)
+    "mo_grpo", family="normalise first", batch_norm=False, formula="sum_k w_k z_k", source="MO-GRPO, arXiv 2509.22047",
+    when="as gdpo where groups come one at a time and no batch norm is possible",
+)  # fmt: skip
 def mo_grpo(batch: Batch) -> Combination:
     """A = sum_k w_k z_k: normalise each reward in the group, then sum."""
     return batch.combine(batch.normalized)
@@ -100,6 +125,7 @@ def mo_grpo(batch: Batch) -> Combination:
 @estimator(
     "gdpo", family="normalise first", batch_norm=True, formula="BN(sum_k w_k z_k)",
     source="GDPO, arXiv 2601.05242, equations 4 to 6",
+    when="several rewards that each must be learnt; the default",
 )  # fmt: skip
 def gdpo(batch: Batch) -> Combination:
     """A = BN(sum_k w_k z_k): normalise each reward in the group, sum, then normalise over the batch."""
@@ -109,6 +135,7 @@ def gdpo(batch: Batch) -> Combination:
 @estimator(
     "grpo_batch_std", family="sum first", batch_norm=False, formula="c / (std of the summed reward in the batch + eps)",
     source="TRL scale_rewards='batch'; LitePPO, arXiv 2508.08221",
+    when="sparse outcomes in small groups, where a group's own spread is noise",
 )  # fmt: skip
 def grpo_batch_std(batch: Batch) -> Combination:
     """A = c / (std_batch(sum_k w_k r_k) + eps), a missing reward standing at its group mean."""
@@ -117,8 +144,9 @@ def grpo_batch_std(batch: Batch) -> Combination:
 
 
 @estimator(
-    "rloo", family="sum first", batch_norm=False, formula="sum_k w_k d_k n_k/(n_k - 1)", source="arXiv 2402.14740"
-)
+    "rloo", family="sum first", batch_norm=False, formula="sum_k w_k d_k n_k/(n_k - 1)", source="arXiv 2402.14740",
+    when="an unbiased baseline and rewards on scales you chose",
+)  # fmt: skip
 def rloo(batch: Batch) -> Combination:
     """A = sum_k w_k (r_k minus the mean of the other rollouts of the group)."""
     return batch.combine(batch.about_others)
@@ -130,7 +158,8 @@ def rloo(batch: Batch) -> Combination:
     batch_norm=True,
     formula="BN(c)",
     source="REINFORCE++, arXiv 2501.03262",
-)
+    when="as grpo_no_std with a step size that does not depend on the reward scale",
+)  # fmt: skip
 def reinforce_pp_baseline(batch: Batch) -> Combination:
     """A = BN(c); verl and NeMo-RL whiten tokens instead of rollouts."""
     return batch.combine(batch.deviation)
@@ -142,7 +171,8 @@ def reinforce_pp_baseline(batch: Batch) -> Combination:
     batch_norm=False,
     formula="c / (sum_k w_k sigma_k + eps)",
     source="DVAO, arXiv 2605.25604",
-)
+    when="rewards on one scale, of which the more varied should count for more; never above GRPO in size",
+)  # fmt: skip
 def dvao(batch: Batch) -> Combination:
     """A = c / (sum_k w_k sigma_k + eps): at eps 0 the mean of the z_k weighted by w_k sigma_k."""
     c = batch.combine(batch.deviation)
@@ -153,6 +183,7 @@ def dvao(batch: Batch) -> Combination:
 @estimator(
     "corr_grpo", family="sum first", batch_norm=False, formula="c / sqrt(sum of correlations + eps)",
     source="CorrGRPO, arXiv 2609.36820",
+    when="rewards that largely repeat each other",
 )  # fmt: skip
 def corr_grpo(batch: Batch) -> Combination:
     """A = c / sqrt(max(sum_{l,m} rho_lm, 0) + eps), rho the correlation of two rewards in the group."""
@@ -167,7 +198,8 @@ def corr_grpo(batch: Batch) -> Combination:
     batch_norm=True,
     formula="BN(sum_k w_k R CV_k/(sum CV) z_k)",
     source="arXiv 2606.07705",
-)
+    when="rewards that vary relative to their mean should lead, saturated ones follow",
+)  # fmt: skip
 def saw(batch: Batch) -> Combination:
     """As gdpo with w_k times R CV_k / (sum CV + 1e-8), CV the coefficient of variation over the batch."""
     spread = {}
@@ -183,6 +215,7 @@ def saw(batch: Batch) -> Combination:
 @estimator(
     "sa_mrpo", family="normalise first", batch_norm=True, formula="BN(sum_k w_k (1 - s_k)^gamma z_k)",
     source="SA-MRPO, arXiv 2608.16072", needs=("bounds",),
+    when="bounded rewards, some nearly saturated: what is left to gain counts for more",
 )  # fmt: skip
 def sa_mrpo(batch: Batch, *, gamma: float = 0.5) -> Combination:
     """As gdpo with w_k times (1 - s_k)^gamma, s_k how saturated the reward is: (batch mean - low) / (high - low)."""
@@ -204,6 +237,7 @@ def sa_mrpo(batch: Batch, *, gamma: float = 0.5) -> Combination:
 @estimator(
     "dara", family="normalise first", batch_norm=True, formula="BN(sum_k w_k min(w_max, sqrt(pi_ref/pi_k)) z_k)",
     source="DARA, arXiv 2610.00574",
+    when="a rare success beside rewards that vary in every group",
 )  # fmt: skip
 def dara(batch: Batch, *, w_max: float = 8.0, symmetric: bool = False) -> Combination:
     """As gdpo with w_k times min(w_max, sqrt(pi_ref / pi_k)) where z_k > 0 (symmetric: everywhere).
@@ -229,6 +263,7 @@ def dara(batch: Batch, *, w_max: float = 8.0, symmetric: bool = False) -> Combin
 @estimator(
     "gd2po", family="normalise first", batch_norm=True, formula="BN(kept share of sum_k w_k z_k where not in conflict)",
     source="GD2PO, arXiv 2606.16771",
+    when="rewards that fight inside a rollout: leave the fought-over ones out",
 )  # fmt: skip
 def gd2po(batch: Batch, *, threshold: float = 0.2, hard: bool = False) -> Combination:
     """As gdpo without the rollouts whose rewards conflict, times the share of the group that is kept.
@@ -254,6 +289,7 @@ def gd2po(batch: Batch, *, threshold: float = 0.2, hard: bool = False) -> Combin
 @estimator(
     "rvpo", family="normalise first", batch_norm=True, formula="BN(-(1/kappa) log sum_k o_k exp(-kappa z_k))",
     source="RVPO, arXiv 2605.05750",
+    when="the worst reward of a rollout should decide (safety, constraints)",
 )  # fmt: skip
 def rvpo(batch: Batch, *, kappa: float = 1.0, dead: str = "exclude") -> Combination:
     """A = BN(s), s the soft minimum of the z_k: near their mean as kappa goes to 0, the worst reward as it grows.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from gdpo.core.errors import Error
+from gdpo.core.files import absolute, module_of
 from gdpo.core.inputs import nearest
 
 RewardFunction = Callable[..., list[float | None]]
@@ -166,21 +164,8 @@ def _configured(
 
 
 def _from_file(spec: str, folder: Path | None) -> Callable[..., Any]:
-    file, _, name = spec.rpartition(":")
-    path = Path(file).expanduser()
-    path = path if path.is_absolute() or folder is None else folder / path
-    if not path.is_file():
-        raise Error(f"reward {spec!r}: the file {path} does not exist")
-    mark = hashlib.sha256(str(path.resolve()).encode(errors="surrogateescape")).hexdigest()[:8]
-    module_spec = importlib.util.spec_from_file_location(f"gdpo_user_{path.stem}_{mark}", path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module.__name__] = module  # dataclasses and pickle look there
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:
-        raise Error(f"reward {spec!r}: {path} raised {type(error).__name__} when it was read: {error}") from error
+    path, _, name = absolute(spec, folder).rpartition(":")
+    module = module_of(spec, "reward", folder)
     function = getattr(module, name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

@@ -81,7 +81,8 @@ class Recipe(BaseModel):
     def folder(self) -> Path:
         """Where the run goes."""
         model = Path(self.model).name or self.model
-        name = self.name or f"{self.recipe}-{model}-{self.objective.method}-seed{self.seed}"
+        method = self.objective.method.rpartition(":")[2]  # of file.py:name
+        name = self.name or f"{self.recipe}-{model}-{method}-seed{self.seed}"
         return Path(self.output_dir) / name
 
     def build_objective(self) -> Objective:

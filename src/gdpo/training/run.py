@@ -209,7 +209,7 @@ def _record(recipe: Recipe, command: str) -> dict[str, Any]:
         "recipe": recipe.recipe,
         "name": recipe.folder.name,
         "seed": recipe.seed,
-        "method": recipe.objective.method,
+        "method": recipe.objective.method.rpartition(":")[2],
         "model": recipe.model,
         "rewards": list(recipe.objective.rewards),
         "versions": versions,
