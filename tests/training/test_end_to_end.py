@@ -59,6 +59,37 @@ def whole_run(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
+def test_a_method_of_ten_lines_trains(tmp_path):
+    """A new user's method, in a file of theirs, trains, is recorded by name, and resumes."""
+    (tmp_path / "mine.py").write_text(
+        "import gdpo\n"
+        "\n"
+        "\n"
+        "@gdpo.estimator('quieter')\n"
+        "def quieter(batch, *, factor=0.5):\n"
+        '    """BN(sum_k w_k z_k), the first reward at half its weight."""\n'
+        "    return batch.combine(lambda k: batch.normalized(k).times(factor if k == 0 else 1.0))\n"
+    )
+    done = gdpo(tmp_path, "train", "math", *SMALL, "steps=4", "method=mine.py:quieter", "options.factor=0.25")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "math-nano-quieter-seed0"
+    assert json.loads((folder / "run.json").read_text())["method"] == "quieter"
+    assert len(lines(folder / "metrics.jsonl")) == 4
+    frame = pl.read_parquet(sorted((folder / "rollouts").iterdir())[0])
+    shares = frame.select(pl.col("^contribution/.*$")).sum_horizontal()
+    np.testing.assert_allclose(shares, frame["advantage"], atol=1e-6)
+    first, second = frame["normalized/correct"].to_numpy(), frame["contribution/correct"].to_numpy()
+    live = np.abs(first) > 1e-9
+    other = frame["contribution/format"].to_numpy() / np.where(
+        frame["normalized/format"] == 0, np.nan, frame["normalized/format"]
+    )
+    assert np.nanmedian(second[live] / first[live]) == pytest.approx(0.25 * np.nanmedian(other), rel=0.02)
+    bad = gdpo(tmp_path, "train", "math", *SMALL, "method=mine.py:louder")
+    assert bad.returncode == 2
+    assert "the file registers ['quieter']" in bad.stderr
+
+
+@pytest.mark.slow
 def test_a_run_leaves_everything(whole_run):
     assert {
         "recipe.yaml",
