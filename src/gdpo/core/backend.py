@@ -101,6 +101,9 @@ def add_product(total: Array | float, values: Array, factor: Array | float) -> A
     """``total`` + ``values`` * ``factor``, in the place of ``total`` where it is as large as the result."""
     if isinstance(total, float):
         return values * factor
+    if isinstance(factor, float) and factor == 1 and total.shape == values.shape:
+        total += values
+        return total
     larger = not isinstance(factor, float) and (factor.ndim > total.ndim or factor.shape[-1] > total.shape[-1])
     if total.shape != values.shape or larger:
         return total + values * factor
@@ -183,9 +186,9 @@ def factorize(ids: object, rows: int, what: str) -> tuple[Any, int]:
 
 
 def _factorize_integers(values: Any) -> tuple[Any, int]:
-    rises = values[1:] > values[:-1]
-    if (rises | (values[1:] == values[:-1])).all():  # sorted already
-        codes = np.concatenate([[0], np.cumsum(rises)])
+    if (values[1:] >= values[:-1]).all():  # sorted already
+        codes = np.zeros(len(values), dtype=np.int64)
+        np.cumsum(values[1:] != values[:-1], out=codes[1:])
         return codes, int(codes[-1]) + 1
     low, high, rows = int(values.min()), int(values.max()), len(values)
     if high - low > 4 * rows + 1024:

@@ -198,25 +198,34 @@ class Batch:
         weighted sum that is constant in exact arithmetic stays below that.
         """
         total: Array = 0.0
-        tolerance = carriers = participates = total
+        tolerance = counts = total
+        many = 2.0**26 if self.groups.dtype == self.xp.float64 else 2.0**12  # more than rewards; the square is exact
         for k in self.active:
             value = term(k)
             factor, column = self.weights[k].value * value.factor, self.column(k)
             total = add_product(total, value.base, factor)
             tolerance = tolerance + value.bound * factor
-            carriers = add_product(carriers, column.centered.present, column.carries)
-            participates = add_product(participates, column.centered.present, 1.0)
-        self.participates = self.xp.clip(participates, None, 1.0)
+            # Two counts in one pass: the rewards present, and many times those that also carry signal.
+            counts = add_product(counts, column.centered.present, 1.0 + many * column.carries)
+            del value, column  # before the next is read: memory stays O(B)
+        carriers = self.xp.floor(counts / many)
+        self.participates = self.xp.clip(counts, None, 1.0)
+        if not self._keep:
+            self.clear()
         tolerance = 8 * len(self.active) * self.xp.finfo(self.groups.dtype).eps * tolerance
         return self.settled(total, lambda k: self.weights[k].value * term(k).values, carriers, tolerance)
 
     def settled(self, total: Array, part: Callable[[int], Array], carriers: Array, tolerance: Array) -> Combination:
-        """A combination in which groups whose every value is within ``tolerance`` of 0 are exactly 0."""
+        """A combination in which groups whose every value is within ``tolerance`` of 0 are exactly 0.
+
+        ``total`` is overwritten.
+        """
         excess = self.groups.max(abs(total) - tolerance)
         alive = self.groups.expand(to_float(~(excess <= 0), self.rewards))  # NaN is alive
         signal = alive * self.xp.clip(carriers, None, 1.0)
+        total *= alive
         return Combination(
-            total * alive, lambda k: part(k) * alive, signal, carriers, tolerance, self.participates
+            total, lambda k: part(k) * alive, signal, carriers, tolerance, self.participates
         )  # fmt: skip
 
     def group_std(self, c: Combination) -> Array:

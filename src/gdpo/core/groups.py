@@ -4,10 +4,11 @@ A method never sums over rollouts itself. It asks this handle for sums, minima a
 one prompt) and, through ``batch``, over the batch; so the same method runs on dense or ragged groups, on groups spread
 over processes (``distributed.py``) and on a stream of batches (``running.py``).
 
-Rows are laid out as strips of equal height, each with rollouts of one group: [height, strips] in NumPy, which reduces
-along the first axis 6 times as fast as along the last, [strips, height] in PyTorch, which does not care and is spared a
-transposition. What is known per group broadcasts. Dense groups are one strip each; ragged ones are cut into strips, the
-last filled up with copies of its last row, which every sum leaves out: one huge group among small ones wastes little.
+Rows are laid out as strips of equal height, each with rollouts of one group: [height, strips], since both libraries
+reduce faster along the first axis; dense PyTorch alone stays [strips, height], where the difference is small and a
+transposition is spared. What is known per group broadcasts. Dense groups are one strip each; ragged ones are cut into
+strips, the last filled up with copies of its last row, which every sum leaves out: one huge group among small ones
+wastes little.
 """
 
 from __future__ import annotations
@@ -97,11 +98,11 @@ class Groups:
     """Whether groups are spread over processes: no decision may then rest on this process's rows alone."""
     batch: Labels
 
-    def __init__(self, like: Array, height: int, strips: int, count: int) -> None:
+    def __init__(self, like: Array, height: int, strips: int, count: int, dense: bool = False) -> None:
         self.xp, self.like = namespace(like), like
         self.dtype = wide(like)
         self.rows, self.height, self.strips, self.count = int(like.shape[0]), height, strips, count
-        self.axis = 1 if is_tensor(like) else 0
+        self.axis = 1 if is_tensor(like) and dense else 0
         """The axis along which a strip lies."""
         self.shape = (strips, height) if self.axis else (height, strips)
         self.batch = Labels(1, None, self)
@@ -133,7 +134,7 @@ class Groups:
             if rows % size:
                 raise Error(f"groups of {size} do not fit the rollouts: {rows} is not a multiple of {size}")
             if batch_ids is None and rollouts is None:
-                return cls(like, size, rows // size, rows // size)
+                return cls(like, size, rows // size, rows // size, dense=True)
             codes, count = np.arange(rows) // size, rows // size
         else:
             codes, count = factorize(groups, rows, "groups")
@@ -165,17 +166,15 @@ class Groups:
         start += height * strip
         length = np.minimum(np.repeat(np.cumsum(sizes), strips_of) - start, height)
         handle = cls(like, height, len(owner), count)
-        if handle.axis:
-            kind = np.int32 if max(rows, height * len(owner)) < 1 << 31 else np.int64
-            start, length, strip = start.astype(kind), length.astype(kind), strip.astype(kind)
-            index = start[:, None] + np.minimum(np.arange(height, dtype=kind), length[:, None] - 1)
-            position = np.arange(rows, dtype=kind) + np.repeat(strip * kind(height) - start, length)
-        else:
-            index = start + np.minimum(np.arange(height)[:, None], length - 1)
-            position = (np.arange(rows) - np.repeat(start, length)) * len(owner) + np.repeat(strip, length)
+        small = is_tensor(like) and max(rows, height * len(owner)) < 1 << 31
+        kind = np.int32 if small else np.int64  # PyTorch takes either, NumPy would convert
+        start, length, strip = start.astype(kind), length.astype(kind), strip.astype(kind)
+        index = start + np.minimum(np.arange(height, dtype=kind)[:, None], length - kind(1))
+        position = (np.arange(rows, dtype=kind) - np.repeat(start, length)) * kind(len(owner))
+        position += np.repeat(strip, length)
         if (codes[1:] < codes[:-1]).any():
-            small = codes.astype(np.uint16) if count <= 1 << 16 else codes  # NumPy sorts these by radix
-            order = np.argsort(small, kind="stable").astype(index.dtype)
+            short = codes.astype(np.uint16) if count <= 1 << 16 else codes  # NumPy sorts these by radix
+            order = np.argsort(short, kind="stable").astype(kind)
             index, place = order[index], position
             position = np.empty_like(place)
             position[order] = place
@@ -214,7 +213,7 @@ class Groups:
         """[B, ...] of any dtype -> its rows as they will stand, [height * strips, ...]."""
         if self.index is None:
             return matrix
-        return matrix.index_select(0, self.index) if self.axis else matrix.take(self.index, 0)
+        return matrix.index_select(0, self.index) if is_tensor(matrix) else matrix.take(self.index, 0)
 
     def lay(self, values: Array, gathered: bool = False) -> Array:
         """[B], or a column of ``gather``, of any dtype -> laid out, in the dtype of statistics; always a copy."""
@@ -222,7 +221,8 @@ class Groups:
         if self.axis:
             return values.to(self.dtype, copy=True).reshape(self.shape)
         if self.index is not None:
-            return values.astype(np.float64).reshape(self.shape)
+            copied = values.to(self.dtype, copy=True) if is_tensor(values) else values.astype(np.float64)
+            return copied.reshape(self.shape)
         return np.array(np.ascontiguousarray(values).reshape(self.strips, self.height).T, np.float64, order="C")
 
     def unlay(self, values: Array) -> Array:
@@ -232,12 +232,13 @@ class Groups:
             full = self.xp.zeros_like(values) + self.xp.broadcast_to(values, self.shape)
         if self._position is not None:
             flat = full.reshape(-1)
-            return flat.index_select(0, self._position) if self.axis else flat.take(self._position)
+            return flat.index_select(0, self._position) if is_tensor(flat) else flat.take(self._position)
         return (full if self.axis else full.T).reshape(-1)
 
     def sum(self, values: Array, times: Array | None = None) -> Array:
         """Row-like -> [groups], of ``values`` or of their product with ``times``."""
-        if times is not None and (self.axis or self.mask is not None or not values.shape == times.shape == self.shape):
+        one_pass = not is_tensor(values) and self.mask is None
+        if times is not None and not (one_pass and values.shape == times.shape == self.shape):
             values, times = values * times, None
         if tuple(values.shape) != self.shape:  # one value a strip, or one in all
             if self._lengths is None:
@@ -275,8 +276,10 @@ class Groups:
         An infinity gives NaN for its whole group. ``values`` is overwritten.
         """
         xp, gather = self.xp, self._gather
-        low = xp.amin(values, self.axis)
-        complete = readable and not math.isnan(float(low.sum()))
+        complete = False
+        if readable and not math.isnan(float(values[:4].sum())):  # a look at a few first: often that settles it
+            low = xp.amin(values, self.axis)
+            complete = not math.isnan(float(low.sum()))
         if complete:
             present = self.everyone()
             low, count = gather(low, "min"), self.sizes()
@@ -336,12 +339,13 @@ def first_rows(rollout: Any, codes: Any, count: int) -> Any:
 
 def _height(sizes: Any) -> int:
     """The strip height that costs least: rows with their copies, and the extra step from strips to groups."""
-    largest = int(sizes.max(initial=1))
+    groups_of = np.bincount(sizes, minlength=2)  # how many groups have each size
+    largest, size = len(groups_of) - 1, np.arange(len(groups_of))
     heights = [largest, *(1 << power for power in range(1, largest.bit_length()) if 1 << power < largest)]
 
     def cost(height: int) -> int:
-        strips = int((-(-sizes // height)).sum())
-        return strips * height + (0 if strips == len(sizes) else 4 * strips)
+        strips = int((-(-size // height) * groups_of).sum())
+        return strips * height + (0 if height == largest else 4 * strips)
 
     return min(heights, key=cost)
 

@@ -93,7 +93,8 @@ def batch_normalize(
     signal = labels.sum(groups.sum(weight))
     mean = labels.sum(groups.sum(total, weight)) / xp.clip(signal, 1, None)
     count = labels.sum(groups.sum(counts if lengths is None else counts * lengths))
-    centered = (total - labels.expand(mean)) * carries
+    centered = total - labels.expand(mean)
+    centered *= carries
     squares = labels.sum(groups.sum(centered, centered if lengths is None else centered * lengths))
     if running is not None:
         _, mean, squares, count = running.merge(label_names, xp.stack([signal, mean, squares, count]))
