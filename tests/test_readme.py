@@ -40,7 +40,7 @@ def names(tiny_model, tmp_path, monkeypatch):
 def test_python_blocks_run(names):
     from gdpo.core.estimators import METHODS
 
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     try:
         for block in BLOCKS:
             exec(block, names)
@@ -72,6 +72,32 @@ def test_figures_are_those_of_the_results():
     assert f"{100 * overhead['added_share_of_a_step']:.1f} %" in TEXT
 
 
+def test_speed_is_that_of_the_results():
+    results = json.loads((ROOT / "benchmarks" / "results" / "advantages.json").read_text())
+    ratios, flat = results["ratios"], " ".join(TEXT.split())
+    for expected in (
+        f"{ratios['gdpo / TRL']:.2f} of the time of TRL's own code",
+        f"{ratios['gdpo / plain copy']:.2f} of a plain copy",
+        f"1/{ratios['verl / gdpo']:,.0f} of verl's",
+        f"NumPy takes {ratios['NumPy / PyTorch']:.2f} of PyTorch's",
+        f"missing rewards {ratios['missing / complete, PyTorch']:.2f} and ragged groups {ratios['ragged / dense, PyTorch']:.2f}",
+    ):
+        assert expected in flat
+    largest = max(v for row in results["largest_error"] for k, v in row.items() if k.startswith("gdpo"))
+    assert f"against 50 digits is {largest:.1e} at any offset" in flat
+    assert f"where TRL's is {results['largest_error'][-1]['TRL, float32']:.2f}" in flat
+
+
+def test_the_difference_it_prints(capsys):
+    import gdpo
+
+    missing = {"correct": [1, 1, 1, None, 0, 1, 0, 1], "format": [1, 1, 0, 0, 1, 1, 1, 1]}
+    shown = TEXT.split('b="paper"))\n')[1].split("```")[0]
+    assert str(gdpo.difference(missing, groups=4, a="nvlabs", b="paper")) == "\n".join(
+        line.removeprefix("# ") for line in shown.strip().splitlines()
+    )
+
+
 def test_every_file_it_links_to_is_there():
-    for target in re.findall(r"\]\((?!http)([^)]+)\)", TEXT):
+    for target in re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", TEXT):
         assert (ROOT / target).exists(), target

@@ -232,3 +232,23 @@ def test_the_example_runs(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert [line[:3] for line in done.stdout.splitlines() if line[1:3] == " {"] == ["1 {", "2 {"]
+
+
+def test_batch_norm_weighed_by_tokens(tiny_model, tmp_path):
+    """verl's way, under TRL: the trainer passes the completions' lengths."""
+    lengths = []
+
+    def count(completions, completion_ids, **columns):
+        lengths.append([len(ids) for ids in completion_ids])
+        return [float(len(ids) % 3) for ids in completion_ids]
+
+    trainer = GRPOTrainer(
+        str(tiny_model), [vowels, count], config(tmp_path, max_steps=1), PROMPTS, method_options={"batch_norm": "token"}
+    )
+    seen = spy(trainer)
+    trainer.train()
+    for (scores, advantages), tokens in zip(seen, lengths, strict=True):
+        expected = gdpo.advantages(scores.double(), 8, batch_norm="token", lengths=tokens)
+        np.testing.assert_allclose(advantages, expected, atol=1e-6)
+        assert len(set(tokens)) > 1
+        assert not np.allclose(expected, gdpo.advantages(scores.double(), 8))

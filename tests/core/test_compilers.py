@@ -39,6 +39,20 @@ def test_one_graph_without_a_break(method):
         torch.testing.assert_close(function(values), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ALL)
+def test_no_value_is_looked_at_off_the_cpu(method):
+    """Tensors on the meta device have no values, so whatever would synchronise with a GPU raises here."""
+    values = torch.empty(64, 3, device="meta")
+    with pytest.raises(RuntimeError, match="meta"):
+        float(values.sum())
+    options = {"bounds": BOUNDS, "include": torch.ones(64, dtype=torch.bool, device="meta")}
+    for weights in (None, [1.0, -0.5, 2.0], torch.ones(64, 3, device="meta")):
+        assert gdpo.advantages(values, 8, method, weights, **options).shape == (64,)
+        found = gdpo.estimate(values.half(), 8, method, weights, **options)
+        assert found.contributions.shape == (64, 3)
+        assert found.advantages.dtype == torch.float16
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["gdpo", "grpo", "rvpo"])
 def test_generated_code(method):

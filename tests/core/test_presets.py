@@ -190,7 +190,9 @@ def test_numpy_and_torch_agree(name, method):
             torch.tensor(rewards), groups, [1.0, 2.0, 0.5], method=method, lengths=lengths
         )
         assert found.dtype == np.float32
-        np.testing.assert_allclose(found, other.numpy(), rtol=0, atol=2e-4 if name == "nemo_rl" else 1e-5)
+        # E[x^2] - E[x]^2 in float32 keeps few digits, and which ones depends on the order of the additions
+        noisy = name == "nemo_rl"
+        np.testing.assert_allclose(found, other.numpy(), rtol=2e-3 if noisy else 0, atol=2e-4 if noisy else 1e-5)
 
 
 @pytest.mark.parametrize(

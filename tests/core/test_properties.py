@@ -213,7 +213,8 @@ def test_a_missing_value_leaves_other_groups_unchanged(method, batch, seed):
     others = ids != ids[row]
     options = {"batch_norm": False, **extra(method, rewards.shape[1])}
     one, two = (gdpo.advantages(values, ids, method, **options) for values in (rewards, holed))
-    np.testing.assert_allclose(one[others], two[others], rtol=0, atol=1e-13)
+    # corr_grpo divides by the square root of a sum of correlations that can cancel: rounding counts 1 / eps there.
+    np.testing.assert_allclose(one[others], two[others], rtol=1e-11 if method == "corr_grpo" else 0, atol=1e-13)
 
 
 @pytest.mark.parametrize("method", ALL)

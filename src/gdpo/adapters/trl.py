@@ -129,12 +129,15 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         size = self.num_generations if mode == "train" else self.num_generations_eval
         progress = self._progress()
         raw = scores.detach().cpu().double().numpy()
-        estimate = self.objective.advantages(raw, size, progress)
+        extra: dict[str, Any] = {}
+        if self.objective.options.get("batch_norm") == "token":
+            extra["lengths"] = gather_object([len(sequence) for sequence in ids])
+        estimate = self.objective.advantages(raw, size, progress, **extra)
         advantages = torch.as_tensor(estimate.advantages, dtype=torch.float32, device=output["advantages"].device)
         start = self.accelerator.process_index * len(prompts)
         output["advantages"] = advantages[start : start + len(prompts)].to(output["advantages"].dtype)
         self._replace_logged(advantages.tolist())
-        metrics = step_metrics(self.objective, estimate, raw, size, progress)
+        metrics = step_metrics(self.objective, estimate, raw, size, progress, **extra)
         for name, value in metrics.items():
             self._metrics[mode][name].append(value)
         if mode == "train":
@@ -170,9 +173,9 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
 
 
 def step_metrics(
-    objective: Objective, estimate: Estimate, scores: Any, groups: Any, progress: Progress
+    objective: Objective, estimate: Estimate, scores: Any, groups: Any, progress: Progress, **options: Any
 ) -> dict[str, float]:
-    """The metrics of one batch, by name.
+    """The metrics of one batch, by name. ``options`` are those the estimate was made with.
 
     For each reward: ``rewards/NAME/mean`` (raw), ``group_std`` (its spread inside a group, averaged over the groups
     that have it), ``dead_share`` (groups in which it is tied), ``contribution_share`` (its part in the advantage's
@@ -197,7 +200,7 @@ def step_metrics(
         metrics[f"rewards/{name}/dead_share"] = float(dead[k])
         metrics[f"rewards/{name}/contribution_share"] = float(shares[k])
         metrics[f"rewards/{name}/weight"] = objective.weights[name].value(progress)
-    grpo = objective.advantages(scores, groups, progress, method="grpo")
+    grpo = objective.advantages(scores, groups, progress, method="grpo", **options)
     metrics["dead_share"] = float((~live.any(axis=1)).mean())
     metrics["live_groups"] = float(live.any(axis=1).sum())
     group = estimate.group
