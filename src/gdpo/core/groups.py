@@ -172,7 +172,7 @@ class Groups:
         index = np.add.outer(np.arange(height, dtype=kind), start)
         np.minimum(index, start + length - kind(1), out=index)
         # Row start + j of a strip stands at j * strips + strip.
-        position = np.arange(rows, dtype=kind) * kind(len(owner))
+        position: Any = np.arange(rows, dtype=kind) * kind(len(owner))
         position += np.repeat(strip - start * kind(len(owner)), length)
         if (codes[1:] < codes[:-1]).any():
             short = codes.astype(np.uint16) if count <= 1 << 16 else codes  # NumPy sorts these by radix
