@@ -167,12 +167,12 @@ class Groups:
         length = np.minimum(np.repeat(np.cumsum(sizes), strips_of) - start, height)
         handle = cls(like, height, len(owner), count)
         small = is_tensor(like) and max(rows, height) * len(owner) < 1 << 31
-        kind = np.int32 if small else np.int64  # PyTorch takes either, NumPy would convert
+        kind: Any = np.int32 if small else np.int64  # PyTorch takes either, NumPy would convert
         start, length, strip = start.astype(kind), length.astype(kind), strip.astype(kind)
         index = np.add.outer(np.arange(height, dtype=kind), start)
         np.minimum(index, start + length - kind(1), out=index)
         # Row start + j of a strip stands at j * strips + strip.
-        position: Any = np.arange(rows, dtype=kind) * kind(len(owner))
+        position = np.arange(rows, dtype=kind) * kind(len(owner))
         position += np.repeat(strip - start * kind(len(owner)), length)
         if (codes[1:] < codes[:-1]).any():
             short = codes.astype(np.uint16) if count <= 1 << 16 else codes  # NumPy sorts these by radix
