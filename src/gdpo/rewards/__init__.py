@@ -8,5 +8,19 @@ from gdpo.rewards.base import REGISTRY, build, model_text, reward
 from gdpo.rewards.format import tags
 from gdpo.rewards.length import length_at_most
 from gdpo.rewards.math import integer_answer, math_answer
+from gdpo.rewards.tools import bfcl_match, tool_correctness, tool_exact, tool_format
 
-__all__ = ["REGISTRY", "build", "integer_answer", "length_at_most", "math_answer", "model_text", "reward", "tags"]
+__all__ = [
+    "REGISTRY",
+    "bfcl_match",
+    "build",
+    "integer_answer",
+    "length_at_most",
+    "math_answer",
+    "model_text",
+    "reward",
+    "tags",
+    "tool_correctness",
+    "tool_exact",
+    "tool_format",
+]
