@@ -83,9 +83,9 @@ def tool_format(gold: str | None = "calls", style: Style = "toolrl") -> RewardFu
 
     In ToolRL's style it is exactly ``<think>...</think>`` and then ``<tool_call>...</tool_call>``,
     ``<response>...</response>`` or both, in this order, none empty, with white space between and nothing else.
-    Thinking may name tags. Which of the two is due is read from the gold column: a response in ToolRL's tags shows its own blocks; calls ask for
-    a ``<tool_call>`` block, an empty list for ``<response>``. In other styles: 1 if calls are due and all can be read,
-    or none are due and none are made.
+    Thinking may name tags. Which of the two is due is read from the gold column: a response in ToolRL's tags shows its
+    own blocks; calls ask for a ``<tool_call>`` block, an empty list for ``<response>``. In other styles: 1 if calls are
+    due and all can be read, or none are due and none are made.
 
     Args:
         gold: as for ``tool_correctness``; None: either block will do. A row without a gold value gets None.

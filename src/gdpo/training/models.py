@@ -1,4 +1,4 @@
-"""Models by name: ``nano`` from the package, ``smollm2-135m``, a local folder, or a hub id."""
+"""Models by name: ``nano`` and its kin from the package, ``smollm2-135m``, a local folder, or a hub id."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ _TEMPLATE = (
 """For a tokenizer without a chat template: each message under its role, ended by the end token."""
 
 
+def shipped() -> list[str]:
+    """The models that ship with the package."""
+    return sorted(entry.name for entry in (resources.files("gdpo.training") / "assets").iterdir() if entry.is_dir())
+
+
 def resolve(name: str) -> str:
     """The folder or hub id that a model's name stands for; converts ``smollm2-135m`` where no hub answers.
 
     Raises:
         Error: a folder that does not exist or holds no model.
     """
-    if name == "nano":
-        return str(resources.files("gdpo.training") / "assets" / "nano")
+    if name in shipped():
+        return str(resources.files("gdpo.training") / "assets" / name)
     if name == "smollm2-135m":
         from gdpo.training import smollm2
 
@@ -34,7 +39,8 @@ def resolve(name: str) -> str:
         return name
     if not path.is_dir():
         raise Error(
-            f"model {name!r} is no folder, and no name of a model (nano, smollm2-135m, or a hub id like org/name)"
+            f"model {name!r} is no folder, and no name of a model "
+            f"({', '.join(shipped())}, smollm2-135m, or a hub id like org/name)"
         )
     if not (path / "config.json").is_file():
         raise Error(f"model folder {path} has no config.json, so it holds no model")

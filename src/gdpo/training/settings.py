@@ -16,10 +16,12 @@ class DataSettings(BaseModel):
     """Where questions come from, and how one becomes a prompt."""
 
     model_config = ConfigDict(extra="forbid")
-    source: Literal["reasoning_gym", "file", "hub"] = "reasoning_gym"
-    name: str | None = Field(None, description="the reasoning-gym task, or the hub's data set")
-    parameters: dict[str, Any] = Field(default_factory=dict, description="of the reasoning-gym task")
-    size: int = Field(5000, ge=2, description="questions made by reasoning-gym")
+    source: Literal["reasoning_gym", "made", "file", "hub"] = "reasoning_gym"
+    name: str | None = Field(
+        None, description="the reasoning-gym task, the task made on the spot, or the hub's data set"
+    )
+    parameters: dict[str, Any] = Field(default_factory=dict, description="of the task")
+    size: int = Field(5000, ge=2, description="questions made")
     path: str | None = Field(None, description="a JSONL, JSON, Parquet or CSV file")
     subset: str | None = Field(None, description="configuration of the hub's data set")
     split: str = Field("train", description="split of the hub's data set")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gdpo.core.errors import Error
+from gdpo.training.made import make
 from gdpo.training.settings import DataSettings
 
 RESERVED = 0.1
@@ -59,7 +60,7 @@ def load(settings: DataSettings, held_out: int) -> Task:
     questions: dict[str, dict[str, Any]] = {}
     for row in rows:
         questions.setdefault(row["question"], row)
-    if len(questions) < len(rows) and settings.source != "reasoning_gym":
+    if len(questions) < len(rows) and settings.source not in ("reasoning_gym", "made"):
         notes.append(f"{origin}: {len(rows) - len(questions)} rows ask a question asked before; each counts once")
     if settings.held_out_path:
         kept, name = _file(Path(settings.held_out_path), settings)
@@ -97,6 +98,8 @@ def _row(row: Mapping[str, Any], settings: DataSettings) -> dict[str, Any]:
 def _read(settings: DataSettings) -> tuple[list[dict[str, Any]], str]:
     if settings.source == "reasoning_gym":
         return _reasoning_gym(settings)
+    if settings.source == "made":
+        return make(str(settings.name), settings.size, 0, **settings.parameters), f"made task {settings.name}"
     if settings.source == "file":
         return _file(Path(str(settings.path)), settings)
     return _hub(settings)
