@@ -227,3 +227,124 @@ def test_what_if_with_another_method():
     scores = np.array([[1, 1], [0, 0], [1, 0], [0, 0]], dtype=float)
     assert objective.advantages(scores, 4, method="grpo").method == "grpo"
     assert objective.advantages(scores, 4).method == "gdpo"
+
+
+def test_one_rollout_that_raises_loses_its_own_score(caplog):
+    def relative(completions, **columns):
+        """Depends on its batch, and cannot stand one of its texts."""
+        lengths = [1 / (len(text) - 3) for text in completions]
+        return [length / max(lengths) for length in lengths]
+
+    async def judge(completions, answer, **columns):
+        if "bad" in completions:
+            raise TimeoutError("judge")
+        return [float(len(text)) for text in answer]
+
+    objective = Objective(relative=relative, judge=judge, fine=constant(1))
+    texts = ["four", "abcdefgh", "bad", "fives", *["sixsix"] * 7]
+    with caplog.at_level("WARNING", "gdpo.rewards"):
+        scores = objective.score(texts, answer=[text * 2 for text in texts], note="not a column")
+    np.testing.assert_allclose(scores[:5, 0], [1, 0.2, NAN, 0.5, 1 / 3])
+    np.testing.assert_array_equal(scores[:5, 1], [8, 16, NAN, 10, 12])
+    assert (scores[:, 2] == 1).all()
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert "'relative' raised ZeroDivisionError" in said
+    assert "completion 2, 'bad'" in said
+    assert "'judge' raised TimeoutError" in said
+    named = objective.functions()[0]
+    assert named(texts)[2] is None
+
+
+def test_too_many_failures_stop_the_run():
+    def broken(completions, **columns):
+        if any(text.startswith("b") for text in completions):
+            raise ValueError("no b")
+        return [1.0] * len(completions)
+
+    objective = Objective(broken=broken)
+    assert np.isnan(objective.score(["b", "c"])).tolist() == [[True], [False]]  # one is never too many
+    with pytest.raises(gdpo.Error, match=r"'broken' raised ValueError: no b \(on 3 of 10 completions\)"):
+        objective.score(["b"] * 3 + ["c"] * 7)
+
+
+def test_a_batch_that_raises_only_as_a_whole_keeps_the_scores(caplog):
+    def flaky(completions, **columns):
+        if len(completions) > 1:
+            raise MemoryError("too large")
+        return [2.0]
+
+    with caplog.at_level("WARNING", "gdpo.rewards"):
+        assert Objective(flaky=flaky).score(["a", "b"]).tolist() == [[2.0], [2.0]]
+    assert "on no completion alone" in caplog.text
+
+
+def test_passing_only():
+    """What fails the gate is missing, so that the passing rollouts are compared with each other only."""
+    objective = Objective(correct=Reward(right), short=Reward(constant(1), given="correct >= 1", failing="missing"))
+    gated = objective.gate([[1, 5], [0, 9], [1, 3], [NAN, 2]])
+    np.testing.assert_array_equal(gated, [[1, 5], [0, NAN], [1, 3], [NAN, NAN]])
+
+
+def test_soft_gates():
+    objective = Objective(
+        quality=Reward(constant(1)), format=Reward(constant(1)),
+        short=Reward(constant(1), given="soft(quality, 0.2, 0.8) and format >= 1", range=(-1, 1)),
+    )  # fmt: skip
+    scores = [[0.1, 1, 1], [0.5, 1, 1], [0.9, 1, 0.3], [0.9, 0, 1], [NAN, 1, 1], [NAN, 0, 1]]
+    gated = objective.gate(scores)[:, 2]
+    np.testing.assert_allclose(gated, [-1, 0, 0.3, -1, NAN, -1], atol=1e-12)
+    for text in ("soft(quality, 1, 0)", "soft(1, 0, 1)", "soft(quality)", "hard(quality, 0, 1)"):
+        with pytest.raises(gdpo.Error, match="condition"):
+            Objective(quality=constant(1), short=Reward(constant(1), given=text))
+
+
+def test_scale_of_one_reward():
+    objective = Objective(a=constant(1), b=Reward(constant(1), scale="none"))
+    scores = np.random.default_rng(0).random((12, 2))
+    expected = gdpo.advantages(scores, 4, scale=["group", "none"])
+    np.testing.assert_allclose(objective.advantages(scores, 4).advantages, expected, atol=1e-12)
+    assert "scale: none" in objective.to_yaml()
+    with pytest.raises(gdpo.Error, match="scale of 'b' is 'grup'.*'group'"):
+        Objective(a=constant(1), b=Reward(constant(1), scale="grup"))
+
+
+def test_levels():
+    """By hand: the level's weighted sum of z is normalised in the group again, then counts as one reward."""
+    scores = np.random.default_rng(1).integers(0, 3, (24, 3)).astype(float)
+    scores[8:12, 1:] = 1.0  # the level is dead in one group
+    objective = Objective(
+        a=constant(1),
+        b=Reward(constant(1), weight=0.5),
+        c=constant(1),
+        levels={"style": {"rewards": ["b", "c"], "weight": 0.7}},
+    )
+    found = objective.advantages(scores, 4)
+
+    def z(values):
+        grouped = values.reshape(-1, 4)
+        centered = grouped - grouped.mean(1, keepdims=True)
+        return (centered / (grouped.std(1, ddof=1, keepdims=True) + 1e-4)).reshape(-1)
+
+    style = 0.5 * z(scores[:, 1]) + z(scores[:, 2])
+    total = z(scores[:, 0]) + 0.7 * z(style)
+    np.testing.assert_allclose(found.advantages, total / (total.std(ddof=1) + 1e-4), atol=1e-9)
+    np.testing.assert_allclose(found.contributions.sum(1), found.advantages, atol=1e-12)
+    assert (found.contributions[8:12, 1:] == 0).all()
+    torch = pytest.importorskip("torch")
+    np.testing.assert_allclose(objective.advantages(torch.tensor(scores), 4).advantages, found.advantages, atol=1e-12)
+    assert objective.config()["levels"] == {"style": {"rewards": ["b", "c"], "weight": 0.7}}
+    assert objective.advantages(scores, 4, method="grpo").names == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("levels", "method", "said"),
+    [
+        ({"x": ["a", "d"]}, "gdpo", "names 'd', which is no reward"), ({"x": ["a"], "y": ["a"]}, "gdpo", "stands in the levels"),
+        ({"x": "a"}, "gdpo", "a list of rewards"), ({"x": {"rewards": ["a"], "weight": 0}}, "gdpo", "positive number"),
+        ({"x": {"reward": ["a"]}}, "gdpo", "did you mean 'rewards'"), (["a"], "gdpo", "a mapping"),
+        ({"x": ["a"]}, "grpo", "normalises each reward first"),
+    ],
+)  # fmt: skip
+def test_wrong_levels(levels, method, said):
+    with pytest.raises(gdpo.Error, match=said):
+        Objective(a=constant(1), b=constant(1), levels=levels, method=method)

@@ -1,7 +1,8 @@
 """One small grammar for gates and conditions, such as ``correct >= 1`` or ``correct >= 1 and format > 0.5``.
 
 Comparisons (``< <= == != >= >``, chained as in ``0 < length <= 1``) of reward names and numbers, joined by ``and``,
-``or``, ``not`` and parentheses. The text is parsed, never evaluated as code. Missing values (NaN) make a comparison
+``or``, ``not`` and parentheses; ``soft(correct, 0.2, 0.8)`` holds by degrees, from 0 at 0.2 to 1 at 0.8 (``and``
+multiplies degrees). The text is parsed, never evaluated as code. Missing values (NaN) make a comparison
 unknown, and unknown follows three-valued logic: ``unknown or true`` is true, ``unknown and true`` is unknown.
 """
 
@@ -54,7 +55,8 @@ class Condition:
         """The names it refers to."""
 
     def __call__(self, values: Mapping[str, Array]) -> Array:
-        """[B] 1.0 where the condition holds, 0.0 where it does not, NaN where a missing value leaves it unknown."""
+        """[B] 1.0 where the condition holds, 0.0 where not, between for ``soft``; NaN where a missing value leaves it
+        unknown."""
         return self._truth(self._tree, values)
 
     def __repr__(self) -> str:
@@ -72,6 +74,11 @@ class Condition:
                 if not found:
                     raise Error(f"condition {self.text!r} compares numbers only, but a reward's name was expected")
                 names.update(found)
+            case ast.Call(func=ast.Name(id="soft"), args=[ast.Name(id=name), low, high], keywords=[]):
+                bounds = _constant(low), _constant(high)
+                if None in bounds or not bounds[0] < bounds[1]:  # type: ignore[operator]
+                    raise Error(f"condition {self.text!r}: soft(reward, low, high) with low < high was expected")
+                names.add(name)
             case _:
                 segment = ast.get_source_segment(self.text, node)
                 raise Error(f"condition {self.text!r}: {segment!r} is not a comparison such as 'correct >= 1'")
@@ -102,6 +109,9 @@ class Condition:
                     truth = _compared(_COMPARE[type(compare)], operands[step], operands[step + 1])
                     result = truth if result is None else _and(result, truth)
                 return result
+            case ast.Call(args=[ast.Name(id=name), low, high]):
+                value, start, end = values[name], _constant(low) or 0.0, _constant(high) or 0.0
+                return ((value - start) / (end - start)).clip(0.0, 1.0)
         raise AssertionError(node)  # _check has refused everything else
 
 

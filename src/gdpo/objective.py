@@ -6,14 +6,11 @@ gates, weights, the method) and lets what moves move (``observe``). Python and a
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import update_wrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -25,9 +22,12 @@ from gdpo.core.errors import Error
 from gdpo.core.estimators import method_of
 from gdpo.core.inputs import nearest
 from gdpo.expressions import Condition
+from gdpo.levels import NORMALISE_FIRST, check_levels, level_weights
+from gdpo.rewards.scoring import named, score_matrix
 from gdpo.weights import Progress, Schedule, as_schedule
 
-_SETTINGS = ("weight", "given", "range", "floor", "reward", "args")
+_SETTINGS = ("weight", "given", "failing", "range", "floor", "scale", "reward", "args")
+_KEYS = ("method", "options", "levels", "rewards")
 
 
 @dataclass
@@ -39,9 +39,14 @@ class Reward:
         weight: a number (negative: a penalty) or a schedule such as ``gdpo.weights.ramp(0.2, 1.0, steps=100)``.
         given: a gate, such as ``"correct >= 1"`` over the raw scores of the objective's rewards. Where it does not hold
             the reward is set to its floor before any normalisation (GDPO, equation 8); where the gating reward is
-            missing, this one is missing too.
+            missing, this one is missing too. ``soft(correct, 0.2, 0.8)`` opens by degrees: the reward is that share of
+            the way from its floor to its value.
+        failing: what a rollout gets where the gate does not hold: "floor", or "missing" (the reward then compares the
+            passing rollouts with each other only).
         range: (low, high) of the scores; taken from the function where it declares one.
         floor: what a failed gate gives: by default the declared minimum, or 0 where none is declared.
+        scale: what divides this reward's deviation, "group", "batch" or "none", where the method normalises first;
+            by default what the objective's options say.
     """
 
     function: Callable[..., Any]
@@ -49,6 +54,8 @@ class Reward:
     given: str | None = None
     range: tuple[float, float] | None = None
     floor: float | None = None
+    failing: Literal["floor", "missing"] = "floor"
+    scale: Literal["group", "batch", "none"] | None = None
     config: Mapping[str, Any] | None = None
     """How a recipe wrote the function, where one did."""
 
@@ -59,13 +66,19 @@ class Objective:
     Args:
         method: a registered estimator.
         options: options of the estimator, such as ``{"clip": 3}``.
+        levels: rewards that count as one, such as ``{"style": ["format", "concise"]}``: their weighted sum of
+            normalised values is normalised in the group once more, so that the level weighs as much as one reward of
+            weight 1 (or as ``{"style": {"rewards": [...], "weight": 0.5}}`` says). For methods that normalise first.
         rewards: name = ``Reward`` (or a reward function, with weight 1).
 
     Raises:
         Error: no reward, an unknown method, a gate that names no reward, a weight that is no number.
     """
 
-    def __init__(self, *, method: str = "gdpo", options: Mapping[str, Any] | None = None, **rewards: Any) -> None:
+    def __init__(
+        self, *, method: str = "gdpo", options: Mapping[str, Any] | None = None,
+        levels: Mapping[str, Any] | None = None, **rewards: Any,
+    ) -> None:  # fmt: skip
         if not rewards:
             raise Error("an objective needs at least one reward, but none was given")
         known = method_of(method)
@@ -82,31 +95,33 @@ class Objective:
             self.weights[name] = as_schedule(reward.weight, name)
             if reward.given is not None:
                 self.gates[name] = Condition(reward.given)
+            for what, value, choices in (
+                ("failing", reward.failing, ("floor", "missing")),
+                ("scale", reward.scale, ("group", "batch", "none", None)),
+            ):
+                if value not in choices:
+                    raise Error(f"{what} of {name!r} is {value!r}{nearest(str(value), [k for k in choices if k])}")
         self.names = list(self.rewards)
         for name, gate in self.gates.items():
             for other in gate.names:
                 if other not in self.rewards:
                     raise Error(f"the gate of {name!r} names {other!r}, which is no reward{nearest(other, self.names)}")
+        self._set_scales()
+        self.levels = check_levels(levels, self.names, known)
         self._check_options()
 
     def functions(self) -> list[Callable[..., Any]]:
         """The reward functions under the objective's names (``__name__``), for trainers that take a list."""
-        return [_named(reward.function, name) for name, reward in self.rewards.items()]
+        return [named(reward.function, name) for name, reward in self.rewards.items()]
 
     def score(self, completions: Sequence[Any], **columns: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         """[B, R] raw scores, NaN where a reward does not apply. Gates are not applied here. Async rewards run together.
 
         Raises:
-            Error: a reward raised, or returned another number of scores than there are completions, or no number.
+            Error: a reward returned another number of scores than there are completions, or no number; or it raised on
+                more than a tenth of the completions (where it raises on a few, those have no score, and a log says so).
         """
-        results: dict[str, Any] = {}
-        waiting: dict[str, Any] = {}
-        for name, reward in self.rewards.items():
-            result = _call(name, reward.function, completions, **columns)
-            (waiting if inspect.isawaitable(result) else results)[name] = result
-        if waiting:
-            results |= _await_all(waiting)
-        return np.stack([_scores(name, results[name], len(completions)) for name in self.names], axis=1)
+        return score_matrix({name: reward.function for name, reward in self.rewards.items()}, completions, columns)
 
     def advantages(
         self, scores: Any, groups: Any, progress: Progress | None = None, *, method: str | None = None, **inputs: Any
@@ -125,12 +140,13 @@ class Objective:
             The ``Estimate``; its ``rewards`` are the gated scores and its ``weights`` the weights at this step.
         """
         progress = progress or Progress()
-        weights = [self.weights[name].value(progress) for name in self.names]
+        weights: Any = [self.weights[name].value(progress) for name in self.names]
         known = method_of(method or self.method)
         options = {k: v for k, v in self.options.items() if method is None or k in COMMON or k in known.options}
-        return estimate(
-            self.gate(scores), groups, known.name, weights, names=self.names, bounds=self.bounds(), **options, **inputs
-        )
+        gated = self.gate(scores)
+        if self.levels and known.family == NORMALISE_FIRST:
+            weights = level_weights(self.levels, gated, groups, weights, self.names, {**options, **inputs})
+        return estimate(gated, groups, known.name, weights, names=self.names, bounds=self.bounds(), **options, **inputs)
 
     def gate(self, scores: Any) -> Array:
         """[B, R] scores with every gated reward set to its floor where its gate does not hold."""
@@ -144,7 +160,11 @@ class Objective:
         gated = dict(columns)
         for name, gate in self.gates.items():
             holds, value = gate(columns), columns[name]
-            filled = xp.where(holds == 1, value, self.floor(name))
+            if self.rewards[name].failing == "missing":
+                filled = xp.where(holds > 0, value, xp.nan)
+            else:
+                floor = self.floor(name)
+                filled = xp.where(holds == 1, value, xp.where(holds == 0, floor, floor + holds * (value - floor)))
             gated[name] = xp.where(xp.isnan(holds) | xp.isnan(value), xp.nan, filled)
         return cast_like(xp.stack([gated[name] for name in self.names], 1), matrix)
 
@@ -190,13 +210,20 @@ class Objective:
             )
             entry: dict[str, Any] = dict(reward.config) if reward.config is not None else {"reward": origin}
             entry["weight"] = self.weights[name].config()
-            extra = {"given": reward.given, "floor": reward.floor, "range": reward.range and list(reward.range)}
+            extra = {
+                "given": reward.given, "failing": None if reward.failing == "floor" else reward.failing,
+                "floor": reward.floor, "range": reward.range and list(reward.range), "scale": reward.scale,
+            }  # fmt: skip
             rewards[name] = entry | {key: value for key, value in extra.items() if value is not None}
-        return {"method": self.method, "options": self.options, "rewards": rewards}
+        options = {key: value for key, value in self.options.items() if key != "scale"}
+        if self._scale is not None:
+            options["scale"] = self._scale
+        levels = {"levels": {name: level.config() for name, level in self.levels.items()}} if self.levels else {}
+        return {"method": self.method, "options": options, **levels, "rewards": rewards}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, folder: Path | None = None) -> Objective:
-        """From a recipe's mapping: ``{method, options, rewards: {name: {reward, weight, given, ...options}}}``.
+        """From a recipe's mapping: ``{method, options, levels, rewards: {name: {reward, weight, given, ...options}}}``.
 
         Args:
             folder: what a reward given as ``file.py:function`` is relative to; the working directory where None.
@@ -205,16 +232,21 @@ class Objective:
             Error: an unknown key, reward or option; the message names the nearest known one.
         """
         for key in config:
-            if key not in ("method", "options", "rewards"):
-                raise Error(f"objective has no key {key!r}{nearest(str(key), ('method', 'options', 'rewards'))}")
+            if key not in _KEYS:
+                raise Error(f"objective has no key {key!r}{nearest(str(key), _KEYS)}")
         rewards = config.get("rewards")
         if not isinstance(rewards, Mapping) or not rewards:
             raise Error(f"objective has rewards={rewards!r}, but a mapping from names to rewards was expected")
         built = {str(name): _from_config(str(name), entry, folder) for name, entry in rewards.items()}
         for name in built:
-            if not name.isidentifier() or name in ("method", "options"):
+            if not name.isidentifier() or name in ("method", "options", "levels"):
                 raise Error(f"a reward is named {name!r}, but letters, digits and _ were expected (no keyword)")
-        return cls(method=config.get("method", "gdpo"), options=config.get("options") or {}, **built)
+        return cls(
+            method=config.get("method", "gdpo"),
+            options=config.get("options") or {},
+            levels=config.get("levels"),
+            **built,
+        )
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> Objective:
@@ -239,6 +271,15 @@ class Objective:
                 raise Error(f"option {name!r} belongs to a batch or a reward, not to the objective's options")
         self.advantages(np.zeros((2, len(self.names))), 2, lengths=np.ones(2))
 
+    def _set_scales(self) -> None:
+        """Put the rewards' own scales beside what the options say for the rest."""
+        own = {name: reward.scale for name, reward in self.rewards.items() if reward.scale is not None}
+        self._scale = self.options.get("scale")
+        if not own:
+            return
+        rest = self._scale if isinstance(self._scale, Mapping) else dict.fromkeys(self.names, self._scale or "group")
+        self.options["scale"] = {name: own.get(name, rest.get(name, "group")) for name in self.names}
+
 
 __all__ = ["Objective", "Progress", "Reward"]
 
@@ -254,7 +295,7 @@ def _from_config(name: str, entry: object, folder: Path | None) -> Reward:
     bounds = entry.get("range")
     return Reward(
         function, weight=entry.get("weight", 1.0), given=entry.get("given"), range=tuple(bounds) if bounds else None,
-        floor=entry.get("floor"),
+        floor=entry.get("floor"), failing=entry.get("failing", "floor"), scale=entry.get("scale"),
         config={key: entry[key] for key in ("reward", "args", *options) if key in entry} | {"reward": spec},
     )  # fmt: skip
 
@@ -270,74 +311,3 @@ def _range(name: str, reward: Reward) -> tuple[float, float] | None:
     if not low < high:
         raise Error(f"the range of {name!r} is {bounds!r}, but (low, high) with low < high was expected")
     return low, high
-
-
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
-
-        async def asynchronous(completions: Any, **columns: Any) -> Any:
-            try:
-                return _counted(name, await function(completions, **columns), len(completions))
-            except Error:
-                raise
-            except Exception as error:
-                raise Error(f"reward {name!r} raised {type(error).__name__}: {error}") from error
-
-        named: Callable[..., Any] = asynchronous
-    else:
-
-        def synchronous(completions: Any, **columns: Any) -> Any:
-            return _counted(name, _call(name, function, completions, **columns), len(completions))
-
-        named = synchronous
-    update_wrapper(named, function, assigned=("__doc__",))
-    named.__name__ = named.__qualname__ = name
-    return named
-
-
-def _call(name: str, function: Callable[..., Any], *args: Any, **columns: Any) -> Any:
-    try:
-        return function(*args, **columns)
-    except Error:
-        raise
-    except Exception as error:
-        raise Error(f"reward {name!r} raised {type(error).__name__}: {error}") from error
-
-
-def _await_all(waiting: Mapping[str, Any]) -> dict[str, Any]:
-    async def gather() -> list[Any]:
-        return await asyncio.gather(*waiting.values(), return_exceptions=True)
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        found = asyncio.run(gather())
-    else:
-        # Inside a running loop (a notebook, a server) asyncio.run is refused: use a loop in a thread of its own.
-        from concurrent.futures import ThreadPoolExecutor
-
-        with ThreadPoolExecutor(1) as pool:
-            found = pool.submit(asyncio.run, gather()).result()
-    results = dict(zip(waiting, found, strict=True))
-    for name, result in results.items():
-        if isinstance(result, BaseException):
-            raise Error(f"reward {name!r} raised {type(result).__name__}: {result}") from result
-    return results
-
-
-def _counted(name: str, result: Any, count: int) -> Any:
-    """``result`` as a list of one score a completion."""
-    values = result.tolist() if hasattr(result, "tolist") else result
-    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
-        found = repr(values) if isinstance(values, str) or not isinstance(values, Sequence) else f"{len(values)} scores"
-        raise Error(f"reward {name!r} returned {found}, but {count} were expected, one a completion")
-    return values
-
-
-def _scores(name: str, result: Any, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    values = _counted(name, result, count)
-    try:
-        return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
-    except (TypeError, ValueError):
-        odd = next(v for v in values if v is not None and not isinstance(v, int | float | np.number))
-        raise Error(f"reward {name!r} returned {odd!r} for a completion, but a number or None was expected") from None

@@ -100,7 +100,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
             if name not in self._gdpo_names:
                 raise Error(f"gates names {name!r}, but the rewards are {self._gdpo_names}")
         weights = self.reward_weights.tolist()
-        rewards = {
+        rewards: dict[str, Any] = {
             name: Reward(function, weight=weight, given=(gates or {}).get(name))
             for name, function, weight in zip(self._gdpo_names, self.reward_funcs, weights, strict=True)
         }
@@ -217,7 +217,7 @@ def _unique(names: list[str]) -> list[str]:
         base = "".join(c if c.isalnum() or c == "_" else "_" for c in str(name)) or "reward"
         base = base if base.isidentifier() else f"reward_{base}"
         unique, count = base, 1
-        while unique in found or unique in ("method", "options"):
+        while unique in found or unique in ("method", "options", "levels"):
             count += 1
             unique = f"{base}_{count}"
         found.append(unique)

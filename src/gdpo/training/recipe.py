@@ -24,6 +24,7 @@ class ObjectiveSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
     method: str = "gdpo"
     options: dict[str, Any] = Field(default_factory=dict)
+    levels: dict[str, Any] = Field(default_factory=dict)
     rewards: dict[str, dict[str, Any]]
 
 
