@@ -9,7 +9,7 @@ import pytest
 
 import gdpo
 
-ROOMS = ["core", "expressions", "rewards", "weights", "levels", "objective", "rollouts", "audit", "report", "adapters", "training",
+ROOMS = ["core", "expressions", "rewards", "weights", "levels", "objective", "export", "rollouts", "audit", "report", "adapters", "training",
          "listing", "cli"]  # fmt: skip
 SOURCE = Path(gdpo.__file__).parent
 

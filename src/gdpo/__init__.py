@@ -18,7 +18,7 @@ from gdpo.core.running import RunningNorm
 from gdpo.version import __version__
 
 if TYPE_CHECKING:
-    from gdpo import rewards, weights
+    from gdpo import export, rewards, weights
     from gdpo.core import distributed
     from gdpo.core.presets import Preset, difference, preset
     from gdpo.objective import Objective, Progress, Reward
@@ -34,7 +34,7 @@ _LATER = {
     "reward": "gdpo.rewards",
 }
 _CORE = ("distributed",)
-_ROOMS = ("adapters", "core", "report", "rewards", "rollouts", "training", "weights")
+_ROOMS = ("adapters", "core", "export", "report", "rewards", "rollouts", "training", "weights")
 
 
 def __getattr__(name: str) -> Any:
@@ -66,6 +66,7 @@ __all__ = [
     "distributed",
     "estimate",
     "estimator",
+    "export",
     "preset",
     "reward",
     "rewards",
