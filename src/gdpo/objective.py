@@ -114,6 +114,26 @@ class Objective:
         """The reward functions under the objective's names (``__name__``), for trainers that take a list."""
         return [named(reward.function, name) for name, reward in self.rewards.items()]
 
+    def unusable(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+        """Which rows of data have no gold value that a reward can use, by reward; rewards without any are left out.
+
+        Args:
+            rows: of one data set, the same columns in each.
+        """
+        columns = {key: [row.get(key) for row in rows] for key in (rows[0] if rows else ())}
+        found: dict[str, list[int]] = {}
+        for name, reward in self.rewards.items():
+            usable = getattr(reward.function, "usable", None)
+            if usable is None:
+                continue
+            try:
+                bad = [row for row, good in enumerate(usable(**columns)) if not good]
+            except KeyError as error:
+                raise Error(f"reward {name!r} needs the column {error}, but the data has {sorted(columns)}") from None
+            if bad:
+                found[name] = bad
+        return found
+
     def score(self, completions: Sequence[Any], **columns: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
         """[B, R] raw scores, NaN where a reward does not apply. Gates are not applied here. Async rewards run together.
 

@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+import gdpo
+from gdpo import rewards
 from gdpo.rewards.extraction import extract
 from gdpo.rewards.math import compare_plain
 
@@ -68,3 +70,21 @@ def test_a_list_of_guesses_is_no_answer(answer):
     from gdpo.rewards import math_answer
 
     assert math_answer()([f"<answer>{answer}</answer>"], answer=["3"]) == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "first", "last"),
+    [
+        ("<answer>1</answer><answer>2</answer>", "answer_tags", "1", "2"), (r"\boxed{1} \boxed{\boxed{2}}", "boxed", "1", "2"),
+        (r"\boxed{1 \boxed{2}", "boxed", "2", "2"), ("#### 1\n#### 2", "hashes", "1", "2"), ("1 and 2x and 3", "last_number", "1", "3"),
+        ("<answer>1", "answer_tags", None, None), ("none", "boxed", None, None), ("", "last_number", None, None),
+    ],
+)  # fmt: skip
+def test_first_and_last_match(text, mode, first, last):
+    assert extract(text, mode, "first") == first
+    assert extract(text, mode) == last
+
+
+def test_wrong_match():
+    with pytest.raises(gdpo.Error, match="match is 'frist'.*'first'"):
+        rewards.math_answer(match="frist")

@@ -344,3 +344,15 @@ def test_an_answer_is_never_run(tmp_path):
     texts = [f"<answer>{attack}</answer>" for attack in attacks] + [rf"<answer>\text{{{attacks[0]}}}</answer>"]
     assert rewards.math_answer()(texts, answer=["x+1"] * len(texts)) == [0.0] * len(texts)
     assert not target.exists()
+
+
+def test_unusable_gold_values_are_known_before_training():
+    score = rewards.math_answer()
+    assert score.usable(answer=["42", r"\frac{1}{2}", "x+1", None, "", r"\frac{", "Paris", ["", "3"]]) == [
+        True, True, True, False, False, False, True, True,
+    ]  # fmt: skip
+    objective = gdpo.Objective(correct=score, tools=rewards.tool_exact())
+    rows = [{"answer": "1", "calls": "[]"}, {"answer": None, "calls": "nonsense"}, {"answer": "2", "calls": "{"}]
+    assert objective.unusable(rows) == {"correct": [1], "tools": [1, 2]}
+    with pytest.raises(gdpo.Error, match="'tools' needs the column 'calls'"):
+        objective.unusable([{"answer": "1"}])

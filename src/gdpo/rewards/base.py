@@ -63,6 +63,8 @@ class Made:
         self.__name__ = self.__qualname__ = function.__name__
         self.__doc__ = function.__doc__
         self.range: tuple[float, float] | None = getattr(function, "range", None)
+        self.usable: Callable[..., list[bool]] | None = getattr(function, "usable", None)
+        """From the gold columns of n rows to [n]: whether the reward can use the row's gold value."""
 
     def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """One score a completion."""

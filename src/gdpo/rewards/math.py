@@ -10,28 +10,31 @@ from typing import Any
 from gdpo.core.errors import Error
 from gdpo.rewards import numbers
 from gdpo.rewards.base import RewardFunction, column_values, factory, model_text, reward
-from gdpo.rewards.extraction import Extraction, check_extraction, extract
+from gdpo.rewards.extraction import Extraction, Match, check_extraction, extract
 from gdpo.rewards.math_pool import shared_pool
 
+_CHECK_SECONDS = 60.0
 _LONGEST = 2000
 """An expression longer than this is no answer; parsers need seconds for it."""
 
 
 @factory("math_answer")
-def math_answer(extraction: Extraction = "answer_tags", gold: str = "answer", seconds: float = 12.0) -> RewardFunction:
+def math_answer(
+    extraction: Extraction = "answer_tags", gold: str = "answer", seconds: float = 12.0, match: Match = "last"
+) -> RewardFunction:
     r"""1 if the extracted answer equals the gold answer, else 0; None where there is no gold answer to compare with.
 
     Plain numbers, fractions and lists of them are compared exactly; everything else by math-verify, as LaTeX, in
     processes that are ended when they take too long.
 
     Args:
-        extraction: "answer_tags" (``<answer>``), "boxed" (``\boxed{}``), "hashes" (``####``) or "last_number"; the last
-            match counts.
+        extraction: "answer_tags" (``<answer>``), "boxed" (``\boxed{}``), "hashes" (``####``) or "last_number".
         gold: the column with the right answers. GSM8K's form (working, then ``#### 42``) is read too, and a list means
             that any of its entries is right.
         seconds: limit for a whole batch of what math-verify has to decide; what is not decided by then scores 0.
+        match: "last" or "first": which of several matches counts.
     """
-    check_extraction(extraction)
+    check_extraction(extraction, match)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise Error(f"math_answer has seconds={seconds!r}, but a positive number was expected")
     warned = {"gold": False, "late": False}
@@ -46,7 +49,7 @@ def math_answer(extraction: Extraction = "answer_tags", gold: str = "answer", se
             if not options:
                 scores.append(None)
                 continue
-            answer = extract(model_text(completion), extraction)
+            answer = extract(model_text(completion), extraction, match)
             quick = [0 if answer is None else compare_plain(option, answer) for option in options]
             scores.append(1.0 if 1 in quick else 0.0)
             if 1 not in quick and answer is not None:
@@ -57,21 +60,30 @@ def math_answer(extraction: Extraction = "answer_tags", gold: str = "answer", se
         _warn_once(warned, "late", late, f"of math_answer were not decided within {seconds} s and score 0")
         return scores
 
+    def usable(**columns: Any) -> list[bool]:
+        options = [_golds(value) for value in columns[gold]]
+        hard = [(o, o) for values in options for o in values if numbers.exact(numbers.clean(o)) is None]
+        distinct = list(dict.fromkeys(pair for pair in hard if not numbers.is_words(numbers.clean(pair[0]))))
+        verdicts, _ = shared_pool().compare([(numbers.clean(a), numbers.clean(b)) for a, b in distinct], _CHECK_SECONDS)
+        unread = {pair[0] for pair, verdict in zip(distinct, verdicts, strict=True) if verdict is None}
+        return [any(option not in unread for option in values) for values in options]
+
+    score.usable = usable  # type: ignore[attr-defined]
     return score
 
 
 @factory("integer_answer")
-def integer_answer(extraction: Extraction = "answer_tags") -> RewardFunction:
+def integer_answer(extraction: Extraction = "answer_tags", match: Match = "last") -> RewardFunction:
     """1 if the extracted answer is an integer as written (a sign, digits, thousands separators), else 0.
 
     Args:
-        extraction: as for ``math_answer``.
+        extraction, match: as for ``math_answer``.
     """
-    check_extraction(extraction)
+    check_extraction(extraction, match)
 
     @reward(range=(0, 1), name="integer_answer")
     def score(completions: list[Any], **columns: Any) -> list[float | None]:
-        answers = (extract(model_text(completion), extraction) for completion in completions)
+        answers = (extract(model_text(completion), extraction, match) for completion in completions)
         return [float(answer is not None and numbers.is_integer(answer)) for answer in answers]
 
     return score

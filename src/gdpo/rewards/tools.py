@@ -186,6 +186,7 @@ def _scored(
             warnings.warn(f"{unread} rows have no {gold!r} that can be read: no {name} there (said once)", stacklevel=2)
         return scores
 
+    score.usable = lambda **columns: [read(value) is not None for value in columns[gold]]  # type: ignore[attr-defined]
     return score
 
 

@@ -56,7 +56,7 @@ def train(recipe: Recipe, run: RunFolder, view: LiveView) -> None:
     run.rewind()
     objective = recipe.build_objective()
     task = tasks.load(recipe.data, held_out=recipe.evaluation.prompts)
-    for note in task.notes:
+    for note in [*task.notes, *_unusable(objective, task)]:
         view.message(note)
     with writing(run.path):
         trainer = _trainer(recipe, run, objective, task, view)
@@ -76,6 +76,24 @@ def train(recipe: Recipe, run: RunFolder, view: LiveView) -> None:
     before, after = (run.read_json(f"evaluations/{name}.json") for name in ("before", "after"))
     print_evaluation(before, after, view.console)
     print_summary(run.path, report, view.console)
+
+
+def _unusable(objective: Objective, task: tasks.Task) -> list[str]:
+    """What a user should know of gold values that cannot be used, before anything is trained on them.
+
+    Raises:
+        Error: a reward can use none at all.
+    """
+    notes = []
+    for what, rows in (("training", task.train), ("held-out", task.held_out)):
+        for name, bad in objective.unusable(rows).items():
+            asked = str(rows[bad[0]]["prompt"][-1]["content"])[:80]
+            if len(bad) == len(rows):
+                raise Error(f"reward {name!r} can use the gold value of no {what} row, such as that of {asked!r}")
+            notes.append(
+                f"{name}: {len(bad)} of {len(rows)} {what} rows have no gold value it can use, such as {asked!r}"
+            )
+    return notes
 
 
 def _trainer(recipe: Recipe, run: RunFolder, objective: Objective, task: tasks.Task, view: LiveView) -> Any:

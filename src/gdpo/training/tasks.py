@@ -14,6 +14,7 @@ from typing import Any
 
 from gdpo.core.errors import Error
 from gdpo.training.made import make
+from gdpo.training.readers import recognised, rows_of
 from gdpo.training.settings import DataSettings
 
 RESERVED = 0.1
@@ -90,9 +91,13 @@ def load(settings: DataSettings, held_out: int) -> Task:
 
 
 def _row(row: Mapping[str, Any], settings: DataSettings) -> dict[str, Any]:
-    messages = [{"role": "system", "content": settings.system}] if settings.system else []
-    messages.append({"role": "user", "content": settings.template.replace("{question}", row["question"])})
-    return {"prompt": messages, **{key: value for key, value in row.items() if key not in ("prompt", "question")}}
+    if "messages" in row:  # data that brings its whole prompt
+        messages = row["messages"]
+    else:
+        messages = [{"role": "system", "content": settings.system}] if settings.system else []
+        messages.append({"role": "user", "content": settings.template.replace("{question}", row["question"])})
+    rest = {key: value for key, value in row.items() if key not in ("prompt", "question", "messages")}
+    return {"prompt": messages, **rest}
 
 
 def _read(settings: DataSettings) -> tuple[list[dict[str, Any]], str]:
@@ -125,15 +130,13 @@ def _reasoning_gym(settings: DataSettings) -> tuple[list[dict[str, Any]], str]:
 def _file(path: Path, settings: DataSettings) -> tuple[list[dict[str, Any]], str]:
     import polars as pl
 
-    from gdpo.training.tables import read_rows
-
     if not path.is_file():
         raise Error(f"data file {path} does not exist" if not path.exists() else f"data {path} is no file")
     try:
-        rows = read_rows(path)
+        rows = rows_of(path)
     except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
         raise Error(f"data file {path} cannot be read: {' '.join(str(error).split())[:200]}") from None
-    return _recognise(rows, str(path), settings), str(path)
+    return recognised(rows, path) or _recognise(rows, str(path), settings), str(path)
 
 
 def _hub(settings: DataSettings) -> tuple[list[dict[str, Any]], str]:
@@ -146,7 +149,7 @@ def _hub(settings: DataSettings) -> tuple[list[dict[str, Any]], str]:
         reason = " ".join(str(error).split())[:200]
         raise Error(f"data set {name!r} cannot be loaded: {reason}; a local file works with data=PATH") from None
     rows = [(f"row {index + 1}", dict(row)) for index, row in enumerate(found)]
-    return _recognise(rows, name, settings), name
+    return recognised(rows, None) or _recognise(rows, name, settings), name
 
 
 def _recognise(rows: list[tuple[str, Any]], origin: str, settings: DataSettings) -> list[dict[str, Any]]:
