@@ -5,8 +5,29 @@ whatever it is; malformed text earns the floor.
 """
 
 from gdpo.rewards.base import REGISTRY, build, model_text, reward
-from gdpo.rewards.format import tags
-from gdpo.rewards.length import length_at_most
+from gdpo.rewards.format import json_schema, language, matches, tags
+from gdpo.rewards.length import cosine_length, length_at_most, shortest_correct, soft_overlong, target_length
 from gdpo.rewards.math import integer_answer, math_answer
+from gdpo.rewards.text import distinct, repetition, similarity, words
 
-__all__ = ["REGISTRY", "build", "integer_answer", "length_at_most", "math_answer", "model_text", "reward", "tags"]
+__all__ = [
+    "REGISTRY",
+    "build",
+    "cosine_length",
+    "distinct",
+    "integer_answer",
+    "json_schema",
+    "language",
+    "length_at_most",
+    "matches",
+    "math_answer",
+    "model_text",
+    "repetition",
+    "reward",
+    "shortest_correct",
+    "similarity",
+    "soft_overlong",
+    "tags",
+    "target_length",
+    "words",
+]
