@@ -6,17 +6,21 @@ whatever it is; malformed text earns the floor.
 
 from gdpo.rewards.base import REGISTRY, build, model_text, reward
 from gdpo.rewards.format import json_schema, language, matches, tags
+from gdpo.rewards.judge import criterion, judge
 from gdpo.rewards.length import cosine_length, length_at_most, shortest_correct, soft_overlong, target_length
 from gdpo.rewards.math import integer_answer, math_answer
+from gdpo.rewards.reward_model import reward_model
 from gdpo.rewards.text import distinct, repetition, similarity, words
 
 __all__ = [
     "REGISTRY",
     "build",
     "cosine_length",
+    "criterion",
     "distinct",
     "integer_answer",
     "json_schema",
+    "judge",
     "language",
     "length_at_most",
     "matches",
@@ -24,6 +28,7 @@ __all__ = [
     "model_text",
     "repetition",
     "reward",
+    "reward_model",
     "shortest_correct",
     "similarity",
     "soft_overlong",

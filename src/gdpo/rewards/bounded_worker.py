@@ -1,4 +1,4 @@
-"""A process that checks texts against a regular expression or a JSON schema, and ends itself on one that takes too long.
+"""A process that checks texts against a regular expression or a JSON schema, and ends on one that takes too long.
 
 It is run as a file, not imported, so that it starts without gdpo. The first line of its input says what to check, every
 further line is one text as JSON; its output is ``r`` when ready and then ``1`` or ``0`` a text. The time limit is the

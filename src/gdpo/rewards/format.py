@@ -126,8 +126,8 @@ def language(script: str | Sequence[str] = "latin", at_least: float = 0.9, parti
     """1 if enough of the completion's letters are of a script, by their Unicode names, else 0; 0 without any letter.
 
     Args:
-        script: a name such as "latin", "cyrillic", "greek", "han", "kana", "hangul", "arabic", "hebrew", "devanagari" or
-            "thai", or several of which any counts (Japanese is "han" and "kana").
+        script: a name such as "latin", "cyrillic", "greek", "han", "kana", "hangul", "arabic", "hebrew" or
+            "devanagari", or several of which any counts (Japanese is "han" and "kana").
         at_least: share of the letters, above 0 and up to 1.
         partial: below it the share divided by ``at_least`` instead of 0.
 

@@ -28,7 +28,7 @@ WITHOUT_SPACES = (
     "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3031-\u3035\u303b\u3040-\u30ff"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
 )
-"""Inside of a character class: Han, kana, Thai, Lao, Tibetan, Burmese and Khmer, which write no spaces between words."""
+"""Inside of a character class: Han, kana, Thai, Lao, Tibetan, Burmese and Khmer, which write no spaces."""
 _TOKEN = re.compile(rf"[{WITHOUT_SPACES}]|[^\s{WITHOUT_SPACES}]+")
 
 
