@@ -161,8 +161,8 @@ def _judge(
 
 
 def _setup(
-    asking: str, model: str, base_url: str | None, api_key_env: str, at_once: int, seconds: float, scale: Sequence[float],
-    longest: int, retries: int, options: Mapping[str, Any] | None,
+    asking: str, model: str, base_url: str | None, api_key_env: str, at_once: int, seconds: float,
+    scale: Sequence[float], longest: int, retries: int, options: Mapping[str, Any] | None,
 ) -> Setup:  # fmt: skip
     if not isinstance(model, str) or not model:
         raise Error(f"{asking} has model={model!r}, but the name of a model was expected")

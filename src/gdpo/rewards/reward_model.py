@@ -19,14 +19,13 @@ _CHARACTERS_A_TOKEN = 16
 
 @factory("reward_model")
 def reward_model(
-    model: str | Path,
+    name: str | Path,
     *,
     label: str | int | None = None,
     prompt: str | None = "prompts",
     batch_size: int = 8,
     max_length: int = 2048,
     device: str | None = None,
-    name: str = "reward_model",
 ) -> RewardFunction:
     """What a sequence classifier gives prompt and completion; None where that is no finite number.
 
@@ -35,28 +34,27 @@ def reward_model(
     that is too long, the end is kept.
 
     Args:
-        model: a name on the hub, or a folder, for ``AutoModelForSequenceClassification``.
+        name: a name on the hub, or a folder, for ``AutoModelForSequenceClassification``.
         label: None takes the one output of a reward model as it is; a label's name or number takes its probability,
             from 0 to 1 (softmax).
         prompt: the column with the prompts; None, or a column that is not there: the completion alone.
         batch_size: texts a forward pass.
         max_length: tokens a text at most.
         device: "cpu", "cuda:1" and so on; a GPU where there is one if None.
-        name: the reward's name.
 
     Raises:
         Error: an option with a wrong value; when called: no transformers, a model that cannot be loaded or has no
             trained classifier, or a label it does not have.
     """
-    if not isinstance(model, str | Path) or not str(model):
-        raise Error(f"reward_model has model={model!r}, but a name on the hub or a folder was expected")
+    if not isinstance(name, str | Path) or not str(name):
+        raise Error(f"reward_model has name={name!r}, but a name on the hub or a folder was expected")
     if label is not None and (isinstance(label, bool) or not isinstance(label, str | int)):
         raise Error(f"reward_model has label={label!r}, but a label's name or number, or None was expected")
     check_whole("reward_model", "batch_size", batch_size)
     check_whole("reward_model", "max_length", max_length, least=8)
-    classifier = _Classifier(str(model), label, batch_size, max_length, device)
+    classifier = _Classifier(str(name), label, batch_size, max_length, device)
 
-    @reward(range=None if label is None else (0, 1), name=name)
+    @reward(range=None if label is None else (0, 1), name="reward_model")
     def score(completions: list[Any], **columns: Any) -> list[float | None]:
         prompts = rows_of(columns.get(prompt) if prompt else None, len(completions))
         return classifier.scores(prompts, completions)
@@ -111,8 +109,10 @@ class _Classifier:
         if missing := sorted(loading.get("missing_keys", ())):
             raise Error(f"reward_model has {self._name!r}, which has no trained classifier: {missing[0]} is missing")
         self._index = _label_index(self._name, self._label, model.config)
-        limits = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
-        self._longest = min(self._longest, *(limit for limit in limits if isinstance(limit, int) and limit > 0))
+        places = getattr(model.config, "max_position_embeddings", None)
+        places = places - 2 if isinstance(places, int) and places > 2 else self._longest  # RoBERTa's begin at 2
+        self._longest = min(self._longest, places, tokenizer.model_max_length)
+        tokenizer.truncation_side = "left"
         self._tokenizer, self._model = tokenizer, model
 
     def _ids(self, prompt: Any, completion: Any) -> list[int]:
@@ -121,12 +121,13 @@ class _Classifier:
         templated = self._templated(prompt, said) if self._tokenizer.chat_template else None
         if templated is not None:
             ids = self._tokenizer(templated, add_special_tokens=False, verbose=False)["input_ids"]
+            kept = ids[:1] if ids[:1] == [self._tokenizer.bos_token_id] else []
+            ids = ids if len(ids) <= self._longest else kept + ids[len(ids) - self._longest + len(kept) :]
         else:
             asked = _sendable(self._without_marks(prompt_text(prompt)))[-self._longest * _CHARACTERS_A_TOKEN :]
             text = f"{asked}\n{said}" if asked else said
-            ids = self._tokenizer(text, verbose=False)["input_ids"]
-        ids = list(ids)[-self._longest :]
-        return ids or [self._padding()]
+            ids = self._tokenizer(text, truncation=True, max_length=self._longest)["input_ids"]
+        return list(ids) or [self._padding()]
 
     def _templated(self, prompt: Any, said: str) -> str | None:
         messages = [{"role": "assistant", "content": said}]
