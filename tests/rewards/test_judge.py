@@ -44,7 +44,9 @@ class Server:
             def do_POST(self):
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with server.lock:
-                    server.requests.append((self.path, dict(self.headers), request))
+                    server.requests.append(
+                        (self.path, {name.lower(): value for name, value in self.headers.items()}, request)
+                    )
                     nth = len(server.requests)
                     server.now += 1
                     server.most = max(server.most, server.now)
@@ -115,7 +117,7 @@ def test_scores_and_what_is_asked(server, monkeypatch):
     assert score.__name__ == "judge"
     path, headers, request = next(entry for entry in server.requests if "thanks" in said(entry[2]))
     assert path == "/v1/chat/completions"
-    assert headers["Authorization"] == "Bearer secret"
+    assert headers["authorization"] == "Bearer secret"
     assert (request["model"], request["temperature"]) == ("grader", 0)
     assert "How kind is it?" in request["messages"][0]["content"]
     assert "from 1 (worst) to 10 (best)" in request["messages"][0]["content"]
@@ -166,10 +168,11 @@ def test_failures_are_none_and_said_once(server):
                "html": b"<html>busy</html>", "nothing": None, "empty": b'{"choices": []}', "odd": b'{"choices": 3}'}  # fmt: skip
     server.answer = lambda request, nth: next(reply for word, reply in replies.items() if word in said(request))
     score = judge(server, retries=0)
-    with pytest.warns(UserWarning, match="7 of 8 completions have no score from judge .*said once") as warned:
+    with pytest.warns(UserWarning, match="7 of 8 completions have no score from judge .*said once"):
         assert score(list(replies)) == [7] + [None] * 7
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         assert score(list(replies)) == [7] + [None] * 7
-    assert len([w for w in warned if "no score" in str(w.message)]) == 1
 
 
 def test_busy_servers_are_asked_again(server):
@@ -254,7 +257,6 @@ def test_a_cache_file_outlives_the_process_and_half_written_lines(server, tmp_pa
     assert len(server.requests) == 3
     assert judge(server, cache=path)(["c"]) == [7]
     assert len(server.requests) == 3
-    assert judge(server, cache=path, scale=(0, 5))(["c"]) == [None] or True
     with pytest.raises(gdpo.Error, match="cannot be used"):
         judge(server, cache=tmp_path)
 

@@ -45,8 +45,11 @@ def test_cosine_length_of_wrong_completions_and_of_unknown_ones():
 
 def test_correctness_from_a_reward():
     score = rewards.cosine_length(100, correctness=rewards.math_answer(extraction="last_number"))
-    found = score(["42", "41", "42"], completion_ids=[[], [], []], answer=["42", "42", None])
+    with pytest.warns(UserWarning, match="no 'answer' that can be read"):
+        found = score(["42", "41", "42"], completion_ids=[[], [], []], answer=["42", "42", None])
     assert found == [1.0, -1.0, None]
+    described = rewards.build("cosine_length", 100, correctness={"reward": "math_answer", "extraction": "last_number"})
+    assert described(["42"], completion_ids=[[]], answer=["42"]) == [1.0]
     assert "math_answer" in repr(score)
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from gdpo.core.errors import Error
-from gdpo.rewards.base import RewardFunction, column_values, factory, model_text, reward
+from gdpo.rewards.base import RewardFunction, build, column_values, factory, model_text, reward
 from gdpo.rewards.support import check_number, check_whole
 
 Unit = Literal["tokens", "characters"]
 Ends = Mapping[str, float] | Sequence[float]
-Correctness = str | Callable[..., Sequence[float | None]]
+Correctness = str | Callable[..., Sequence[float | None]] | Mapping[str, Any]
 
 
 @factory("length_at_most")
@@ -82,13 +82,13 @@ def cosine_length(
             a pair in that order.
         wrong: the same for a wrong one; with the default a longer one loses less.
         correctness: the column that says which are right (1 or more, or true), or a reward function that does, such as
-            ``math_answer()``; None where that is missing.
+            ``math_answer()`` or, in a recipe, ``{reward: math_answer}``; None where that is missing.
         unit: "tokens" or "characters".
     """
     check_whole("cosine_length", "maximum", maximum)
     right_ends, wrong_ends = _ends("correct", correct), _ends("wrong", wrong)
     _check_unit("cosine_length", unit)
-    _check_correctness("cosine_length", "correctness", correctness)
+    judged = _correctness("cosine_length", "correctness", correctness)
     bounds = min(right_ends + wrong_ends), max(right_ends + wrong_ends)
     if bounds[0] == bounds[1]:
         raise Error(
@@ -98,7 +98,7 @@ def cosine_length(
     @reward(range=bounds, name=f"cosine_length_{maximum}_{unit}")
     def score(completions: list[Any], completion_ids: Any = None, **columns: Any) -> list[float | None]:
         lengths = _lengths("cosine_length", unit, completions, completion_ids)
-        rights = _rights("cosine_length", correctness, completions, {"completion_ids": completion_ids, **columns})
+        rights = _rights("cosine_length", judged, completions, {"completion_ids": completion_ids, **columns})
         scores: list[float | None] = []
         for length, right in zip(lengths, rights, strict=True):
             shortest, longest = right_ends if right else wrong_ends
@@ -151,11 +151,11 @@ def shortest_correct(
     The group has to be whole in the call: where a trainer spreads it over processes, each sees a part.
 
     Args:
-        correct: the column that says which are right (1 or more, or true), or a reward function that does.
+        correct: as ``correctness`` of ``cosine_length``.
         group: the column whose equal values make a group; where None, equal prompts do.
         unit: "tokens" or "characters".
     """
-    _check_correctness("shortest_correct", "correct", correct)
+    judged = _correctness("shortest_correct", "correct", correct)
     if group is not None and not isinstance(group, str):
         raise Error(f"shortest_correct has group={group!r}, but the name of a column or None was expected")
     _check_unit("shortest_correct", unit)
@@ -163,7 +163,7 @@ def shortest_correct(
     @reward(range=(0, 1), name=f"shortest_correct_{unit}")
     def score(completions: list[Any], completion_ids: Any = None, **columns: Any) -> list[float | None]:
         lengths = [max(1, n) for n in _lengths("shortest_correct", unit, completions, completion_ids)]
-        rights = _rights("shortest_correct", correct, completions, {"completion_ids": completion_ids, **columns})
+        rights = _rights("shortest_correct", judged, completions, {"completion_ids": completion_ids, **columns})
         name = group or ("prompts" if "prompts" in columns else "prompt")
         if name not in columns:
             raise Error("shortest_correct groups by equal prompts, but none were passed; group=COLUMN names a column")
@@ -191,7 +191,7 @@ def _lengths(asking: str, unit: Unit, completions: Sequence[Any], completion_ids
 
 
 def _rights(
-    asking: str, correctness: Correctness, completions: Sequence[Any], columns: dict[str, Any]
+    asking: str, correctness: str | RewardFunction, completions: Sequence[Any], columns: dict[str, Any]
 ) -> list[bool | None]:
     """Whether each completion is right; None where not known."""
     if isinstance(correctness, str):
@@ -232,6 +232,11 @@ def _check_unit(asking: str, unit: object) -> None:
         raise Error(f"{asking} has unit={unit!r}, but 'tokens' or 'characters' was expected")
 
 
-def _check_correctness(asking: str, argument: str, value: object) -> None:
+def _correctness(asking: str, argument: str, value: Any) -> str | RewardFunction:
+    """The column's name, or the reward function that is given or described as in a recipe."""
+    if isinstance(value, Mapping) and "reward" in value:
+        options = dict(value)
+        return build(options.pop("reward"), *options.pop("args", ()), **options)
     if not callable(value) and not (isinstance(value, str) and value):
         raise Error(f"{asking} has {argument}={value!r}, but the name of a column or a reward function was expected")
+    return cast(str | RewardFunction, value)

@@ -209,10 +209,11 @@ def _word_pattern(word: str) -> re.Pattern[str]:
     folded = _folded(word.strip())
     inside = rf"\w{_marks()}"
     spaceless = re.compile(rf"[{WITHOUT_SPACES}]")
-    before = "" if spaceless.match(folded[0]) else rf"(?<![{inside}])"
+    first, *rest = (re.escape(part) for part in folded.split())
+    # The look back stands after the literal, by which the search then goes; ahead of it, it would be tried everywhere.
+    before = "" if spaceless.match(folded[0]) else rf"(?<![{inside}]{first})"
     after = "" if spaceless.match(folded[-1]) else rf"(?![{inside}])"
-    spaced = r"\s+".join(re.escape(part) for part in folded.split())
-    return re.compile(f"{before}{spaced}{after}")
+    return re.compile(r"\s+".join([first + before, *rest]) + after)
 
 
 def _folded(text: str) -> str:
