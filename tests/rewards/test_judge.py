@@ -50,13 +50,13 @@ class Server:
                     nth = len(server.requests)
                     server.now += 1
                     server.most = max(server.most, server.now)
+                said = server.answer(request, nth)
+                with server.lock:
+                    server.now -= 1
                 try:
-                    self.reply(server.answer(request, nth))
+                    self.reply(said)
                 except OSError:
                     pass
-                finally:
-                    with server.lock:
-                        server.now -= 1
 
             def reply(self, said):
                 status, body = 200, said
