@@ -1,5 +1,6 @@
 """The one table of rollouts: what every adapter writes and every measure reads."""
 
+from gdpo.rollouts.dump import Batch, Dump, Summary
 from gdpo.rollouts.table import SCHEMA_VERSION, rollout_frame, write_frame
 
-__all__ = ["SCHEMA_VERSION", "rollout_frame", "write_frame"]
+__all__ = ["SCHEMA_VERSION", "Batch", "Dump", "Summary", "rollout_frame", "write_frame"]
