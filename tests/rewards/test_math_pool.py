@@ -157,3 +157,18 @@ def test_an_unreadable_gold_answer_does_not_apply():
 
 def test_the_memory_of_an_answer_is_bounded(pool):
     assert pool.compare([("5", "10^{10^{9}}"), ("5", "9**9**9**9"), ("5", r"2+\sqrt{9}")], 15)[0] == [0, 0, 1]
+
+
+@pytest.mark.slow
+def test_a_ray_worker_gives_the_same_scores():
+    """A Ray worker runs its task outside of the main thread, where math-verify's own time limit raises."""
+    ray = pytest.importorskip("ray")
+    gold, texts = [r"\frac{63}{400}"] * 3, [rf"\boxed{{\frac{{{n}}}{{400}}}}" for n in (63, 64)] + [r"\boxed{(10^9)!}"]
+    expected = rewards.math_answer(extraction="boxed")(texts, answer=gold)
+    assert expected == [1.0, 0.0, 0.0]
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    try:
+        task = ray.remote(lambda: rewards.math_answer(extraction="boxed")(texts, answer=gold))
+        assert ray.get(task.remote(), timeout=120) == expected
+    finally:
+        ray.shutdown()

@@ -59,7 +59,7 @@ class Dump:
     rewards: list[str]
     """Names of the R rewards."""
     framework: str
-    """One of "trl", "verl", "nemo_rl", "ms_swift", "verifiers", "tinker", "areal" or "gdpo": for remedies in its own terms."""
+    """trl, verl, nemo_rl, ms_swift, verifiers, tinker, areal or gdpo: for remedies in its own terms."""
     weights: dict[str, float]
     """Weights of the rewards where the dump or the caller says them; 1 for the others."""
     summary: Summary
