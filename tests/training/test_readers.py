@@ -31,6 +31,25 @@ def test_toolrl_rows():
         recognised([("row 1", rl), ("row 2", {"prompt": []})], None)
 
 
+def test_eurus_programs():
+    def row(truth, ability="code"):
+        return {
+            "prompt": [{"role": "user", "content": "Add."}],
+            "ability": ability,
+            "reward_model": {"ground_truth": truth},
+        }
+
+    truth = json.dumps({"inputs": ["1 2\n", ["3", "4"]], "outputs": ["3\n", ["7"]]})
+    rows = [
+        ("row 1", row("42", "math")),
+        ("row 2", row(truth)),
+        ("row 3", row(json.dumps({"fn_name": "f", "inputs": [], "outputs": []}))),
+    ]
+    (found,) = recognised(rows, None)
+    assert json.loads(found["tests"]) == [{"stdin": "1 2\n", "stdout": "3\n"}, {"stdin": "3\n4", "stdout": "7"}]
+    assert found["question"] == "Add."
+
+
 def bfcl(folder, answers=True):
     (folder / "possible_answer").mkdir()
     questions = [

@@ -1,4 +1,4 @@
-"""Public data sets of tool calls, recognised by their columns: ToolRL's and BFCL's."""
+"""Public data sets with a shape of their own, recognised by their columns: ToolRL's, BFCL's, Eurus-2's."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ Tools:
 
 
 def recognised(rows: list[tuple[str, Any]], path: Path | None) -> list[dict[str, Any]] | None:
-    """Rows with ``question``, ``messages`` and gold columns, where the file is ToolRL's or BFCL's; else None.
+    """Rows with ``question``, ``messages`` and gold columns, where the file is one of these; else None.
 
     ToolRL (github.com/qiancheng0/ToolRL): ``calls`` is the gold response in its tags. BFCL (the package ``bfcl-eval``):
-    ``ground_truth`` is the JSON of the possible answers, from the folder ``possible_answer`` beside the file.
+    ``ground_truth`` is the JSON of the possible answers, from the folder ``possible_answer`` beside the file. Eurus-2-RL
+    (hub: PRIME-RL/Eurus-2-RL-Data): ``tests`` is the JSON of its pairs of standard input and output; rows of
+    mathematics are left out.
 
     Raises:
         Error: BFCL's questions without their possible answers.
@@ -31,6 +33,8 @@ def recognised(rows: list[tuple[str, Any]], path: Path | None) -> list[dict[str,
     first = next((row for _, row in rows if isinstance(row, dict)), {})
     if "<think>" in str(_at(first, "reward_model", "ground_truth")) and isinstance(first.get("prompt"), list):
         return [_toolrl(row, place) for place, row in rows]
+    if isinstance(first.get("prompt"), list) and any(_pairs(row) for _, row in rows[:100]):
+        return [_program(row, pairs) for _, row in rows if (pairs := _pairs(row))]
     if {"instruction", "input", "output"} <= first.keys() and "<think>" in str(first["output"]):
         return [_toolrl_supervised(row, place) for place, row in rows]
     if isinstance(first.get("question"), list) and isinstance(first.get("function"), list) and "id" in first:
@@ -51,6 +55,30 @@ def _toolrl_supervised(row: Any, place: str) -> dict[str, Any]:
         raise Error(f"{place} lacks one of instruction, input and output, which ToolRL's rows have")
     messages = [{"role": "system", "content": row["instruction"]}, {"role": "user", "content": row["input"]}]
     return {"question": row["input"], "messages": messages, "calls": row["output"]}
+
+
+def _pairs(row: Any) -> list[dict[str, str]]:
+    """Pairs of standard input and output in a row of Eurus-2-RL; none in any other."""
+    text = _at(row, "reward_model", "ground_truth")
+    if not isinstance(text, str) or not text.lstrip().startswith("{"):
+        return []
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return []
+    given, expected = (value.get(key) if isinstance(value, dict) else None for key in ("inputs", "outputs"))
+    if not isinstance(given, list) or not isinstance(expected, list) or "fn_name" in value:
+        return []  # calls of a named function are no pairs of texts
+    return [{"stdin": _lines(one), "stdout": _lines(two)} for one, two in zip(given, expected, strict=False)]
+
+
+def _lines(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _program(row: Any, pairs: list[dict[str, str]]) -> dict[str, Any]:
+    messages = [{"role": str(m["role"]), "content": str(m["content"])} for m in row["prompt"]]
+    return {"question": messages[-1]["content"], "messages": messages, "tests": json.dumps(pairs, ensure_ascii=False)}
 
 
 def _bfcl(rows: list[tuple[str, Any]], path: Path | None) -> list[dict[str, Any]]:
