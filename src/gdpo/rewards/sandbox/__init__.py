@@ -1,0 +1,1 @@
+"""Runs programs of a model where they can do no harm."""
