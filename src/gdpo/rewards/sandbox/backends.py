@@ -18,7 +18,8 @@ from gdpo.core.errors import Error
 from gdpo.rewards.sandbox.filters import call_filter
 
 _CHILD = Path(__file__).with_name("child.py")
-_HOME = "/tmp/home" of the sandbox's own file system
+_HOME = "/tmp/home"
+"""Of the sandbox, whose /tmp is its own."""
 _PYTHON = ["-s", "-S", "-P", "-B", "-X", "utf8"]
 _THREADS = 64
 

@@ -202,13 +202,14 @@ class _Server:
 
     def __init__(self, names):
         import builtins
+        import math
 
         import _operator
 
         self.names = names
         self.handles = []
         self.builtins, self.operators = dict(vars(builtins)), dict(vars(_operator))
-        self.eval = eval
+        self.eval, self.math = eval, math
 
     def refer(self, value):
         self.handles.append(value)
@@ -224,6 +225,10 @@ class _Server:
             return self.operators[rest]
         if kind == "source":
             return self.eval(rest, self.names)
+        if kind == "get":
+            return lambda: self.resolve("name:" + rest)
+        if kind == "math":
+            return getattr(self.math, rest)
         # A name is looked up when it is used, so that a missing one is the program's fault in that call.
         if rest in self.names:
             return self.names[rest]
