@@ -68,9 +68,7 @@ def own_names(trees: list[ast.Module]) -> frozenset[str]:
         if not all(used):
             raise BadTest("one of its tests calls nothing of the program")
         return frozenset()
-    innermost = [
-        {name for name in (_called(node) for node in ast.walk(tree)) if name is not None} for tree in trees
-    ]
+    innermost = [{name for name in (_called(node) for node in ast.walk(tree)) if name is not None} for tree in trees]
     if not all(innermost):
         raise BadTest("one of its tests calls nothing of the program")
     return frozenset().union(*innermost)
@@ -130,7 +128,6 @@ def _check(node: ast.AST) -> None:
         raise BadTest("it is asynchronous")
     if isinstance(node, ast.Constant) and node.value is ...:
         raise BadTest("it uses ...")
-
 
 
 def _check_binding(node: ast.AST, bound: set[str]) -> None:

@@ -5,7 +5,14 @@ parent for ``encode`` and ``decode`` alone. Nothing here is trusted once the pro
 bytes that may be anything, and builds nothing but plain values from them.
 """
 
+from __future__ import annotations
+
 import struct
+
+TYPE_CHECKING = False  # importing typing would take longer than all else here
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 MOST_DEPTH = 200
 _COUNT = struct.Struct("<I")
@@ -13,30 +20,30 @@ _DOUBLE = struct.Struct("<d")
 
 
 class Reference:
-    """Something that is no plain value, named: ``name:f``, ``handle:3``, ``builtin:int``, ``operator:add``, ``source:...``."""
+    """What is no plain value, by its name: ``name:f``, ``handle:3``, ``builtin:int``, ``operator:add``, ``source:...``."""
 
     __slots__ = ("text",)
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         self.text = text
 
 
-def encode(value, refer):
+def encode(value: object, refer: Callable[[Any], str]) -> bytes:
     """Bytes for a value.
 
     None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset and dict go as they are, subclasses as the
     plain type they extend; anything else as the text of ``refer(value)``.
     """
-    out = []
+    out: list[bytes] = []
     _encode(value, refer, out, 0)
     return b"".join(out)
 
 
-def _block(tag, data):
+def _block(tag: bytes, data: bytes) -> bytes:
     return tag + _COUNT.pack(len(data)) + data
 
 
-def _encode(value, refer, out, depth):
+def _encode(value: Any, refer: Callable[[Any], str], out: list[bytes], depth: int) -> None:
     if depth > MOST_DEPTH:
         raise ValueError("the value is nested too deeply")
     if value is None or value is True or value is False:
@@ -60,7 +67,7 @@ def _encode(value, refer, out, depth):
     else:
         for kind, tag in ((list, b"l"), (tuple, b"t"), (set, b"e"), (frozenset, b"z")):
             if isinstance(value, kind):
-                entries = list(kind.__iter__(value))
+                entries = list(kind.__iter__(value))  # type: ignore[arg-type]
                 out.append(tag + _COUNT.pack(len(entries)))
                 for entry in entries:
                     _encode(entry, refer, out, depth + 1)
@@ -68,7 +75,7 @@ def _encode(value, refer, out, depth):
         out.append(_block(b"r", refer(value).encode("utf-8", "surrogatepass")))
 
 
-def decode(data, resolve, check=None):
+def decode(data: bytes, resolve: Callable[[str], Any], check: Callable[[list[Any]], None] | None = None) -> Any:
     """The value of bytes that ``encode`` could have made; of exact plain types, and what ``resolve(text)`` returns.
 
     Args:
@@ -88,7 +95,9 @@ def decode(data, resolve, check=None):
     return value
 
 
-def _decode(data, at, resolve, check, depth):
+def _decode(
+    data: bytes, at: int, resolve: Callable[[str], Any], check: Callable[[list[Any]], None] | None, depth: int
+) -> tuple[Any, int]:
     if depth > MOST_DEPTH:
         raise ValueError("the value is nested too deeply")
     tag = data[at : at + 1]
@@ -125,11 +134,11 @@ def _decode(data, at, resolve, check, depth):
     if check is not None:
         check(keys)
     if tag == b"m":
-        return dict(zip(keys, entries[1::2])), at
+        return dict(zip(keys, entries[1::2], strict=False)), at
     return (set(keys) if tag == b"e" else frozenset(keys)), at
 
 
-def _read(descriptor, count, read):
+def _read(descriptor: int, count: int, read: Callable[[int, int], bytes]) -> bytes:
     parts = []
     while count:
         part = read(descriptor, min(count, 1 << 20))
@@ -140,18 +149,18 @@ def _read(descriptor, count, read):
     return b"".join(parts)
 
 
-def _receive(descriptor, read):
+def _receive(descriptor: int, read: Callable[[int, int], bytes]) -> bytes:
     (count,) = _COUNT.unpack(_read(descriptor, 4, read))
     return _read(descriptor, count, read)
 
 
-def _send(descriptor, data, write):
+def _send(descriptor: int, data: bytes, write: Callable[[int, bytes], int]) -> None:
     data = _COUNT.pack(len(data)) + data
     while data:
         data = data[write(descriptor, data) :]
 
 
-def _limit(limits):
+def _limit(limits: dict[str, int]) -> None:
     """Lower this process's limits; where the caller's own are lower still, those hold."""
     import resource
 
@@ -167,7 +176,7 @@ def _limit(limits):
                 raise
 
 
-def _filter(instructions):
+def _filter(instructions: bytes) -> bool:
     """Install a filter of system calls in this process; whether it holds."""
     import ctypes
 
@@ -181,12 +190,12 @@ def _filter(instructions):
         libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL: ends with the parent
         if libc.prctl(38, 1, 0, 0, 0):  # PR_SET_NO_NEW_PRIVS
             return False
-        return libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+        return bool(libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0)  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
     except (OSError, AttributeError):
         return False
 
 
-def _load(source, name):
+def _load(source: str, name: str) -> dict[str, Any]:
     """Run the program in a module of its own; its names."""
     import sys
 
@@ -194,28 +203,29 @@ def _load(source, name):
     sys.modules[name] = module
     module.__dict__["__builtins__"] = __builtins__
     exec(compile(source, "<program>", "exec", dont_inherit=True), module.__dict__)
-    return module.__dict__
+    found: dict[str, Any] = module.__dict__
+    return found
 
 
 class _Server:
     """Answers the parent's calls. What the program does to Python's modules does not reach the names bound here."""
 
-    def __init__(self, names):
+    def __init__(self, names: dict[str, Any]) -> None:
         import builtins
         import math
 
         import _operator
 
         self.names = names
-        self.handles = []
+        self.handles: list[Any] = []
         self.builtins, self.operators = dict(vars(builtins)), dict(vars(_operator))
         self.eval, self.math = eval, math
 
-    def refer(self, value):
+    def refer(self, value: object) -> str:
         self.handles.append(value)
         return "handle:%d" % (len(self.handles) - 1)
 
-    def resolve(self, text):
+    def resolve(self, text: str) -> Any:
         kind, _, rest = text.partition(":")
         if kind == "handle":
             return self.handles[int(rest)]
@@ -234,7 +244,7 @@ class _Server:
             return self.names[rest]
         return self.builtins[rest]
 
-    def answer(self, request):
+    def answer(self, request: bytes) -> bytes:
         """The reply to an encoded request ``[function, arguments, keywords]``; ``[]`` where the program raised."""
         try:
             function, arguments, keywords = decode(request, self.resolve)
@@ -243,18 +253,18 @@ class _Server:
             return encode([], self.refer)
 
 
-def main():
+def main() -> None:
     """Limits, then the program, then calls until the parent closes the pipe."""
     import os
     import sys
 
     read, write, leave = os.read, os.write, os._exit
     control = int(sys.argv[1])
-    limits, instructions = decode(_receive(control, read), None)
+    limits, instructions = decode(_receive(control, read), str)
     _limit(limits)
     filtered = bool(instructions) and _filter(instructions)
-    _send(control, encode([filtered], None), write)
-    mode, source = decode(_receive(control, read), None)
+    _send(control, encode([filtered], str), write)
+    mode, source = decode(_receive(control, read), str)
     sys.argv[:] = ["program.py"]
     if mode == "stream":
         os.close(control)
@@ -263,11 +273,11 @@ def main():
     try:
         names = _load(source, "program")
     except BaseException:
-        _send(control, encode([], None), write)
+        _send(control, encode([], str), write)
         leave(0)
     server = _Server(names)
     send, receive, answer = _send, _receive, server.answer
-    _send(control, encode([True], None), write)
+    _send(control, encode([True], str), write)
     while True:
         try:
             request = receive(control, read)

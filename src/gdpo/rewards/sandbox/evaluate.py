@@ -43,7 +43,6 @@ class Function:
         return ast.unparse(self._node)
 
 
-
 class Evaluator:
     """Evaluates the tests of one program.
 
@@ -204,7 +203,9 @@ class Evaluator:
     def _truths(self, name: str, items: list[Any]) -> bool:
         return (all if name == "all" else any)(self._true(item) for item in items[0])
 
-    def _ordered(self, name: str, args: list[Any], key: Any = None, reverse: Any = False, default: Any = _UNKNOWN) -> Any:
+    def _ordered(
+        self, name: str, args: list[Any], key: Any = None, reverse: Any = False, default: Any = _UNKNOWN
+    ) -> Any:
         """``sorted``, ``min`` and ``max``."""
         values = self._items(args[0]) if len(args) == 1 else args
         measure = None if key is None else lambda value: self.apply(key, [value], {})

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,11 +89,11 @@ def read_tests(value: object) -> Tests | None:
 
 
 def _pair(test: dict[str, Any]) -> tuple[str, str]:
-    found = [test.get("stdin"), test.get("stdout")]
-    found[0] = "" if found[0] is None else found[0]
-    if not all(isinstance(text, str) for text in found):
+    given, expected = test.get("stdin"), test.get("stdout")
+    given = "" if given is None else given
+    if not isinstance(given, str) or not isinstance(expected, str):
         raise BadTest("a test with 'stdin' and 'stdout' as texts was expected")
-    return found[0], found[1]
+    return given, expected
 
 
 def run(backend: Backend, program: str, tests: Tests, limits: Limits, stop: threading.Event) -> Outcome:
@@ -140,10 +140,8 @@ def _run_pairs(
 class _AssertRun:
     """One process for all asserts; a new one after a test that ended it, so that each test stands alone."""
 
-    def __init__(
-        self, backend: Backend, program: str, tests: Tests, limits: Limits, stop: threading.Event
-    ) -> None:
-        self._start = lambda: start(backend, limits, False, stop)
+    def __init__(self, backend: Backend, program: str, tests: Tests, limits: Limits, stop: threading.Event) -> None:
+        self._start: Callable[[], Process] = lambda: start(backend, limits, False, stop)
         self._program, self._tests, self._limits = program, tests, limits
         self._deadline: float | None = None
         self._waiting = list(tests.trees)
@@ -169,7 +167,8 @@ class _AssertRun:
     def _run_waiting(self, process: Process) -> None:
         process.check()
         try:
-            loaded = process.send(encode(["calls", self._program], no_reference)) or process.exchange(None)
+            process.send(encode(["calls", self._program], no_reference))
+            loaded = process.exchange(None)
         except Ended:
             loaded = None
         if loaded != [True]:  # a program that cannot be loaded passes no test
