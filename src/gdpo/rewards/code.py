@@ -171,7 +171,7 @@ def code_style(extraction: CodeExtraction = "fence", seconds: float = 20.0) -> R
     return score
 
 
-def tests_problems(values: Sequence[Any]) -> list[tuple[int, str]]:
+def problems_of_tests(values: Sequence[Any]) -> list[tuple[int, str]]:
     """(row, what is wrong) for every row of a column of tests that will have no score."""
     problems = []
     for row, value in enumerate(values):

@@ -20,7 +20,7 @@ _DOUBLE = struct.Struct("<d")
 
 
 class Reference:
-    """What is no plain value, by its name: ``name:f``, ``handle:3``, ``builtin:int``, ``operator:add``, ``source:...``."""
+    """What is no plain value, by its name: ``name:f``, ``handle:3``, ``builtin:int``, ``operator:add``, ``source:1``."""
 
     __slots__ = ("text",)
 
@@ -211,10 +211,9 @@ class _Server:
     """Answers the parent's calls. What the program does to Python's modules does not reach the names bound here."""
 
     def __init__(self, names: dict[str, Any]) -> None:
+        import _operator
         import builtins
         import math
-
-        import _operator
 
         self.names = names
         self.handles: list[Any] = []
@@ -223,7 +222,7 @@ class _Server:
 
     def refer(self, value: object) -> str:
         self.handles.append(value)
-        return "handle:%d" % (len(self.handles) - 1)
+        return f"handle:{len(self.handles) - 1}"
 
     def resolve(self, text: str) -> Any:
         kind, _, rest = text.partition(":")
@@ -264,6 +263,7 @@ def main() -> None:
     _limit(limits)
     filtered = bool(instructions) and _filter(instructions)
     _send(control, encode([filtered], str), write)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # until here, what went wrong could be said
     mode, source = decode(_receive(control, read), str)
     sys.argv[:] = ["program.py"]
     if mode == "stream":

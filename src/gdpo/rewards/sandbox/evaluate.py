@@ -33,6 +33,7 @@ class Function:
         self._evaluator, self._node, self._scope = evaluator, node, scope
 
     def __call__(self, *args: Any) -> Any:
+        """Its value for positional arguments."""
         names = [argument.arg for argument in self._node.args.args]
         if len(args) != len(names):
             raise Failed
@@ -276,6 +277,8 @@ class Evaluator:
             return self._ask(Reference(f"operator:{pure.BINARY_NAMES[name]}"), [left, right], {})
         if isinstance(left, Handle) or isinstance(right, Handle) or name not in pure.BINARY:
             raise Failed
+        if any(isinstance(value, int) and value.bit_length() > 10_000 for value in (left, right)):
+            self._check()  # such steps take their time
         return pure.BINARY[name](left, right)
 
     def _unaryop(self, node: ast.UnaryOp, scope: dict[str, Any]) -> Any:

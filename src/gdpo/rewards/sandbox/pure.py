@@ -20,6 +20,7 @@ from gdpo.rewards.sandbox.runner import check_keys
 MOST_ITEMS = 2_000_000
 _MOST_BITS = 1_000_000
 _MOST_SIZE = 20_000_000
+_MOST_WORK = 2_000_000_000
 
 
 class Failed(Exception):
@@ -37,6 +38,8 @@ class Handle:
 
 
 def _add(left: Any, right: Any) -> Any:
+    if isinstance(left, str | bytes | list | tuple) and isinstance(right, str | bytes | list | tuple):
+        bound(len(left) + len(right) <= _MOST_SIZE)
     return operator.add(left, right)
 
 
@@ -146,6 +149,8 @@ def _round(value: Any, digits: Any = None) -> Any:
 def _sum(values: Any, start: Any = 0) -> Any:
     found = take(values)
     bound(isinstance(start, int | float | complex) or len(found) <= 1000)
+    largest = max((value.bit_length() for value in found if isinstance(value, int)), default=0)
+    bound(largest * len(found) <= _MOST_WORK)
     return sum(found, start)
 
 
@@ -165,6 +170,7 @@ def _range(*args: Any) -> range:
 
 def _product(values: Any, *, start: Any = 1) -> Any:
     for value in take(values):
+        bound(not isinstance(start, int) or start.bit_length() <= 50_000)
         start = _multiply(start, value)
     return start
 
@@ -190,7 +196,8 @@ def _bits(function: Callable[..., Any]) -> Callable[..., Any]:
 ON_ITEMS: dict[str, Callable[..., Any]] = {
     "all": all, "any": any, "sum": _sum, "list": lambda values=(): take(values), "tuple": lambda v=(): tuple(take(v)),
     "set": lambda values=(): set(_keys(values)), "frozenset": lambda values=(): frozenset(_keys(values)),
-    "dict": _dict, "OrderedDict": _dict, "Counter": _count, "enumerate": lambda v, start=0: list(enumerate(take(v), start)),
+    "dict": _dict, "OrderedDict": _dict, "Counter": _count,
+    "enumerate": lambda v, start=0: list(enumerate(take(v), start)),
     "zip": lambda *parts: list(zip(*map(take, parts), strict=False)), "reversed": lambda values: take(values)[::-1],
 }  # fmt: skip
 """Builtins that go through the items of their arguments; objects of the program become lists first."""
@@ -214,9 +221,9 @@ MATH: dict[str, Any] = {
 } | {
     name: _bits(getattr(math, name))
     for name in (
-        "sqrt", "floor", "ceil", "trunc", "fabs", "isnan", "isinf", "isfinite", "gcd", "lcm", "isqrt", "exp", "log", "log2",
-        "log10", "log1p", "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "hypot", "degrees", "radians",
-        "copysign", "pow", "fmod", "dist", "cbrt", "sinh", "cosh", "tanh",
+        "sqrt", "floor", "ceil", "trunc", "fabs", "isnan", "isinf", "isfinite", "gcd", "lcm", "isqrt", "exp", "log",
+        "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "hypot", "degrees",
+        "radians", "copysign", "pow", "fmod", "dist", "cbrt", "sinh", "cosh", "tanh",
     )
 }  # fmt: skip
 
@@ -242,6 +249,7 @@ METHODS: dict[type, set[str]] = {
     complex: {"conjugate"},
 }
 METHOD_NAMES = set().union(*METHODS.values())
+_CODECS = {"utf-8", "utf8", "ascii", "latin-1"}
 _WIDTHS = {"ljust", "rjust", "center", "zfill"}
 
 
@@ -250,6 +258,8 @@ def method(value: Any, name: str, args: list[Any], keywords: dict[str, Any]) -> 
     bound(name in METHODS.get(type(value), ()))
     if name in _WIDTHS:
         bound(isinstance(args[0], int) and args[0] <= MOST_ITEMS)
+    elif name in ("encode", "decode"):
+        bound(all(arg in _CODECS for arg in args) and not keywords)  # others are slow, or are imported by their name
     elif name == "replace":
         bound((len(value) + 1) * max(1, len(args[1])) <= _MOST_SIZE)
     elif name == "join":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import selectors
 import shutil
@@ -78,11 +79,22 @@ class Process:
             setup = [limits.for_child(backend.weaker), backend.calls if backend.weaker else b""]
             self.filtered: bool = self.exchange(encode(setup, no_reference)) == [True]
         except (Ended, OutOfTime) as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)  # for its last words
+            said = self._said()
             self.close()
-            raise NotStarted(self._said()) from error
+            raise NotStarted(said) from error
         except BaseException:
+            self._settle()
             self.close()
             raise
+
+    def _settle(self) -> None:
+        """Wait until it is started: bubblewrap that is ended before that leaves a process that waits for it forever."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)  # if it had no limits yet, it ends
+            self._control.settimeout(5.0)
+            self._control.recv(1)
 
     def _start(self, theirs: socket.socket, pipe: int, errors: int) -> subprocess.Popen[bytes]:
         descriptor = None
@@ -117,7 +129,7 @@ class Process:
             self.process.kill()
         self.process.wait()
         self._control.close()
-        for pipe in (self.process.stdin, self.process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
@@ -130,9 +142,8 @@ class Process:
     def _said(self) -> str:
         if self.process.stderr is None:
             return ""
-        with self.process.stderr as stream:
-            os.set_blocking(stream.fileno(), False)
-            return (stream.read(2000) or b"").decode(errors="replace").strip().replace("\n", "; ")
+        os.set_blocking(self.process.stderr.fileno(), False)
+        return (self.process.stderr.read(2000) or b"").decode(errors="replace").strip().replace("\n", "; ")
 
     def send(self, data: bytes) -> None:
         """Send one frame."""
@@ -260,6 +271,8 @@ def start(backend: Backend, limits: Limits, streams: bool, stop: threading.Event
     """
     said = ""
     for attempt in range(_START_TRIES):
+        if stop.is_set():
+            raise CalledOff
         try:
             return Process(backend, limits, streams, stop, say=True)
         except NotStarted as error:
@@ -300,7 +313,7 @@ def check_keys(keys: list[Any]) -> None:
         return
     hashes = sorted(map(hash, keys))
     run = 1
-    for before, after in zip(hashes, hashes[1:], strict=False):
+    for before, after in itertools.pairwise(hashes):
         run = run + 1 if before == after else 1
         if run > _MOST_EQUAL_HASHES:
             raise ValueError("keys that collide")
