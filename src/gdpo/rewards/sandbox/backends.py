@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import marshal
 import math
 import os
 import platform
@@ -17,7 +18,11 @@ from pathlib import Path
 from gdpo.core.errors import Error
 from gdpo.rewards.sandbox.filters import call_filter
 
-_CHILD = Path(__file__).with_name("child.py")
+_BOOT = """import marshal,os,sys # gdpo sandbox
+data=b''
+while len(data)<int(sys.argv[2]): data+=os.read(int(sys.argv[1]),int(sys.argv[2])-len(data)) or sys.exit(1)
+exec(marshal.loads(data))"""
+"""Reads the compiled child over its pipe: compiling it anew for each program would take longer than all it does."""
 _HOME = "/tmp/home"
 """Of the sandbox, whose /tmp is its own."""
 _PYTHON = ["-s", "-S", "-P", "-B", "-X", "utf8"]
@@ -84,15 +89,23 @@ class Backend:
             limits: the size of the file system is set here, the rest by the child.
             filter_descriptor: where bubblewrap reads the filter.
         """
+        python = [_interpreter(), *_PYTHON, "-c", _BOOT]
         if self.weaker:
-            return [_interpreter(), *_PYTHON, str(_CHILD), str(control)]
+            return [*python, str(control), str(len(child_code()))]
         command = [self.bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
         for name, value in environment(_HOME).items():
             command += ["--setenv", name, value]
         command += _file_system(limits.disk)
         if filter_descriptor is not None:
             command += ["--seccomp", str(filter_descriptor)]
-        return [*command, "--", _interpreter(), *_PYTHON, "/tmp/child.py", str(control)]
+        return [*command, "--", *python, str(control), str(len(child_code()))]
+
+
+@functools.cache
+def child_code() -> bytes:
+    """``child.py``, compiled."""
+    path = Path(__file__).with_name("child.py")
+    return marshal.dumps(compile(path.read_bytes(), "child.py", "exec", dont_inherit=True))
 
 
 def environment(home: str) -> dict[str, str]:
@@ -186,8 +199,7 @@ def _file_system(disk: int) -> list[str]:
         command += ["--dev-bind-try", f"/dev/{device}", f"/dev/{device}"]
     for folder in ("/dev/shm", "/tmp"):
         command += ["--size", str(disk), "--tmpfs", folder]
-    command += ["--ro-bind", str(_CHILD), "/tmp/child.py", "--dir", _HOME, "--chdir", _HOME]
-    return [*command, "--remount-ro", "/"]
+    return [*command, "--dir", _HOME, "--chdir", _HOME, "--remount-ro", "/"]
 
 
 @functools.cache

@@ -20,7 +20,7 @@ _DOUBLE = struct.Struct("<d")
 
 
 class Reference:
-    """What is no plain value, by its name: ``name:f``, ``handle:3``, ``builtin:int``, ``operator:add``, ``source:1``."""
+    """What is no plain value, by its name: ``name:f``, ``handle:3``, ``builtin:int``, ``operator:add``, ``source:1``"""
 
     __slots__ = ("text",)
 

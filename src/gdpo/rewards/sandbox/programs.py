@@ -15,9 +15,10 @@ from typing import Any
 from gdpo.rewards.sandbox import asserts
 from gdpo.rewards.sandbox.asserts import BadTest
 from gdpo.rewards.sandbox.backends import Backend, Limits
+from gdpo.rewards.sandbox.calls import Function
 from gdpo.rewards.sandbox.child import Reference, encode
 from gdpo.rewards.sandbox.compare import same_output
-from gdpo.rewards.sandbox.evaluate import Evaluator, Function
+from gdpo.rewards.sandbox.evaluate import Evaluator
 from gdpo.rewards.sandbox.pure import MATH, Failed, Handle
 from gdpo.rewards.sandbox.runner import Ended, OutOfTime, Process, no_reference, start
 

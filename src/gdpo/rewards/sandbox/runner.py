@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gdpo.core.errors import Error
-from gdpo.rewards.sandbox.backends import Backend, Limits, environment, make_home
+from gdpo.rewards.sandbox.backends import Backend, Limits, child_code, environment, make_home
 from gdpo.rewards.sandbox.child import Reference, decode, encode
 
 _START_SECONDS = 30.0
@@ -76,6 +76,7 @@ class Process:
         finally:
             theirs.close()
         try:
+            self._push(child_code())
             setup = [limits.for_child(backend.weaker), backend.calls if backend.weaker else b""]
             self.filtered: bool = self.exchange(encode(setup, no_reference)) == [True]
         except (Ended, OutOfTime) as error:
@@ -147,7 +148,10 @@ class Process:
 
     def send(self, data: bytes) -> None:
         """Send one frame."""
-        view = memoryview(struct.pack("<I", len(data)) + data)
+        self._push(struct.pack("<I", len(data)) + data)
+
+    def _push(self, data: bytes) -> None:
+        view = memoryview(data)
         while view:
             self._wait(selectors.EVENT_WRITE)
             try:
