@@ -282,10 +282,53 @@ def test_a_weaker_sandbox_has_limits_too(weaker):
     )
 
 
+WALLS = """
+import os
+def f(parent):
+    done = []
+    for k, attempt in enumerate([
+        lambda: open(f'/proc/{parent}/mem', 'r+b'), lambda: open(f'/proc/{parent}/environ').read(),
+        lambda: open(VICTIM).read(), lambda: open(VICTIM, 'a'), lambda: os.chmod(VICTIM, 0o777),
+        lambda: os.remove(VICTIM), lambda: os.rename(VICTIM, 'mine'), lambda: os.symlink(VICTIM, 'x') or open('x').read(),
+        lambda: os.kill(parent, 0),
+    ]):
+        try:
+            attempt()
+            done.append(k)
+        except OSError:
+            pass
+    open('mine', 'w').write('1')
+    open('/dev/null', 'w').write('1')
+    os.remove('mine')
+    return done
+"""
+
+
+def test_a_weaker_sandbox_keeps_a_program_to_its_files_where_the_system_can(weaker, tmp_path):
+    """Else a program could write in the memory of the process that judges it."""
+    lacking = backends._probe_weaker()[1]
+    if lacking != "they can see which files you have":
+        pytest.skip(f"this system has no Landlock or seccomp: {lacking}")
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    assert rate(WALLS.replace("VICTIM", repr(str(victim))), [f"assert f({os.getpid()}) == []"], **weaker) == 1.0
+    assert victim.read_text() == "mine"
+
+
+def test_a_weaker_sandbox_without_walls_says_so(weaker, monkeypatch):
+    from gdpo.rewards.sandbox import runner
+
+    monkeypatch.setattr(runner, "starts", lambda backend: ([False, False], ""))
+    found, lacking = backends._probe_weaker.__wrapped__()
+    assert found is not None
+    for word in ("read and write every file", "your keys and the memory of this process", "network", "leave processes"):
+        assert word in lacking
+
+
 def test_the_weaker_sandbox_says_what_it_does_not_protect(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     backends._warn_of.cache_clear()
-    with pytest.warns(UserWarning, match="WITHOUT a full sandbox.*can read every file that you can read"):
+    with pytest.warns(UserWarning, match="WITHOUT a full sandbox.*they can (see which|read and write every)"):
         rewards.code_pass_rate(allow_weaker=True)
 
 

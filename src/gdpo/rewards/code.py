@@ -45,8 +45,8 @@ def code_pass_rate(
             "answer_tags" (the same within ``<answer>``) or "whole".
         seconds: limit of wall time for one program with all its tests.
         memory: limit in bytes for one program; a lower limit of the caller's own process holds.
-        allow_weaker: where bubblewrap does not start, run programs in a subprocess with the same limits that can read
-            the caller's files. A warning says what is not protected.
+        allow_weaker: where bubblewrap does not start, run programs in a subprocess with the same limits. A warning says
+            what is not protected; without Landlock (Linux 5.13) that is every file and secret of the caller.
 
     Raises:
         Error: at once, where no sandbox starts, or only the weaker one and it is not allowed.

@@ -64,7 +64,8 @@ class Backend:
     """A way to start a sandbox.
 
     Attributes:
-        kind: "bubblewrap", or "subprocess": limits and an empty environment, but the caller's own file system.
+        kind: "bubblewrap", or "subprocess": limits, an empty environment, and what the system has to keep it to its
+            files (Landlock) and from processes and network (seccomp).
         bwrap: where bubblewrap is.
     """
 
@@ -73,7 +74,7 @@ class Backend:
 
     @property
     def weaker(self) -> bool:
-        """Whether the caller's files can be read."""
+        """Whether the program shares the caller's file system."""
         return self.kind != "bubblewrap"
 
     @property
@@ -137,7 +138,7 @@ def choose(allow_weaker: bool) -> Backend:
     if not allow_weaker:
         raise Error(
             f"programs need a sandbox, but {reason}; install bubblewrap where user namespaces are allowed, or pass "
-            "allow_weaker=True for a subprocess with limits that can still read your files"
+            "allow_weaker=True for a subprocess with limits, which protects less"
         )
     weaker, lacking = _probe_weaker()
     if weaker is None:
@@ -175,10 +176,13 @@ def _probe_weaker() -> tuple[Backend | None, str]:
     from gdpo.rewards.sandbox.runner import starts
 
     backend = Backend("subprocess")
-    filtered, said = starts(backend)
-    if filtered is None:
+    held, said = starts(backend)
+    if held is None:
         return None, f"a restricted subprocess does not start either ({said or 'it says nothing'})"
-    lacking = "they can read every file that you can read, and write where you can write"
+    walled, filtered = held
+    lacking = "they can see which files you have"
+    if not walled:
+        lacking = "they can read and write every file that you can, your keys and the memory of this process included"
     if not filtered:
         lacking += ", use the network, signal your processes and leave processes behind"
     return backend, lacking
@@ -191,7 +195,7 @@ def _file_system(disk: int) -> list[str]:
     capabilities.
     """
     command: list[str] = []
-    for path in _read_only():
+    for path in read_only():
         target = os.path.realpath(path)
         linked = os.path.islink(path) and target.startswith("/usr/")
         command += ["--symlink", target, path] if linked else ["--ro-bind", target, path]
@@ -203,7 +207,7 @@ def _file_system(disk: int) -> list[str]:
 
 
 @functools.cache
-def _read_only() -> tuple[str, ...]:
+def read_only() -> tuple[str, ...]:
     """Paths that Python needs, those above others first."""
     prefixes = [sys.base_prefix, sys.base_exec_prefix, os.path.realpath(sys.base_prefix)]
     wanted = {os.path.join(prefix, part) for prefix in prefixes for part in ("bin", "lib", "lib64")}

@@ -20,6 +20,9 @@ _CALLS = {
         "request_key": 249, "keyctl": 250, "perf_event_open": 298, "process_vm_readv": 310, "process_vm_writev": 311,
         "bpf": 321, "userfaultfd": 323, "io_uring_setup": 425, "socket": 41, "kill": 62, "tkill": 200, "tgkill": 234,
         "rt_sigqueueinfo": 129, "rt_tgsigqueueinfo": 297, "pidfd_send_signal": 424, "prlimit64": 302,
+        "chmod": 90, "fchmod": 91, "chown": 92, "fchown": 93, "lchown": 94, "utime": 132, "setxattr": 188,
+        "lsetxattr": 189, "fsetxattr": 190, "utimes": 235, "fchownat": 260, "futimesat": 261, "fchmodat": 268,
+        "utimensat": 280, "fchmodat2": 452,
     },
     "aarch64": {
         "arch": 0xC00000B7, "clone": 220, "clone3": 435, "ptrace": 117, "shmget": 194, "semget": 190, "msgget": 186,
@@ -27,10 +30,16 @@ _CALLS = {
         "perf_event_open": 241, "process_vm_readv": 270, "process_vm_writev": 271, "bpf": 280, "userfaultfd": 282,
         "io_uring_setup": 425, "socket": 198, "kill": 129, "tkill": 130, "tgkill": 131, "rt_sigqueueinfo": 138,
         "rt_tgsigqueueinfo": 240, "pidfd_send_signal": 424, "prlimit64": 261,
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "fchmod": 52, "fchmodat": 53, "fchownat": 54, "fchown": 55,
+        "utimensat": 88, "fchmodat2": 452,
     },
 }  # fmt: skip
-_WITHOUT_NAMESPACES = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal")
-"""Refused only where no namespace keeps other processes away."""
+_WITHOUT_NAMESPACES = {
+    "kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal", "chmod", "fchmod", "chown",
+    "fchown", "lchown", "utime", "setxattr", "lsetxattr", "fsetxattr", "utimes", "fchownat", "futimesat", "fchmodat",
+    "utimensat", "fchmodat2",
+}  # fmt: skip
+"""Refused only where no namespace keeps other processes and files away."""
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -43,7 +52,7 @@ def call_filter(namespaces: bool) -> bytes:
     """Instructions for the kernel; empty where the system has no such filter or its numbers are not known.
 
     Args:
-        namespaces: whether the process has a process namespace of its own.
+        namespaces: whether the process has namespaces of its own for processes and files.
     """
     calls = _CALLS.get(platform.machine())
     if calls is None or not sys.platform.startswith("linux") or struct.calcsize("P") != 8:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gdpo.core.errors import Error
-from gdpo.rewards.sandbox.backends import Backend, Limits, child_code, environment, make_home
+from gdpo.rewards.sandbox.backends import Backend, Limits, child_code, environment, make_home, read_only
 from gdpo.rewards.sandbox.child import Reference, decode, encode
 
 _START_SECONDS = 30.0
@@ -77,8 +77,10 @@ class Process:
             theirs.close()
         try:
             self._push(child_code())
-            setup = [limits.for_child(backend.weaker), backend.calls if backend.weaker else b""]
-            self.filtered: bool = self.exchange(encode(setup, no_reference)) == [True]
+            setup: list[Any] = [limits.for_child(backend.weaker), b"", [], []]
+            if self._home is not None:
+                setup[1:] = [backend.calls, list(read_only()), [os.path.dirname(self._home)]]
+            self.held: list[bool] = self.exchange(encode(setup, no_reference))
         except (Ended, OutOfTime) as error:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(1)  # for its last words
@@ -285,11 +287,11 @@ def start(backend: Backend, limits: Limits, streams: bool, stop: threading.Event
     raise Error(f"the sandbox ({backend.kind}) does not start: {said or 'it says nothing'}")
 
 
-def starts(backend: Backend) -> tuple[bool | None, str]:
-    """Whether a sandbox filters system calls; None where it does not start, with what it said."""
+def starts(backend: Backend) -> tuple[list[bool] | None, str]:
+    """Whether a weaker sandbox walls off files and filters calls; None where none starts, with what it said."""
     try:
         with Process(backend, Limits(), False, threading.Event(), say=True) as process:
-            return process.filtered, ""
+            return process.held, ""
     except NotStarted as error:
         return None, str(error)
 
