@@ -23,9 +23,9 @@ def recognised(rows: list[tuple[str, Any]], path: Path | None) -> list[dict[str,
     """Rows with ``question``, ``messages`` and gold columns, where the file is one of these; else None.
 
     ToolRL (github.com/qiancheng0/ToolRL): ``calls`` is the gold response in its tags. BFCL (the package ``bfcl-eval``):
-    ``ground_truth`` is the JSON of the possible answers, from the folder ``possible_answer`` beside the file. Eurus-2-RL
-    (hub: PRIME-RL/Eurus-2-RL-Data): ``tests`` is the JSON of its pairs of standard input and output; rows of
-    mathematics are left out.
+    ``ground_truth`` is the JSON of the possible answers, from the folder ``possible_answer`` beside the file.
+    Eurus-2-RL (hub: PRIME-RL/Eurus-2-RL-Data): ``tests`` is the JSON of its pairs of standard input and output; rows
+    of mathematics are left out.
 
     Raises:
         Error: BFCL's questions without their possible answers.
