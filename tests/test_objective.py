@@ -348,3 +348,16 @@ def test_levels():
 def test_wrong_levels(levels, method, said):
     with pytest.raises(gdpo.Error, match=said):
         Objective(a=constant(1), b=constant(1), levels=levels, method=method)
+
+
+def test_completions_need_not_be_the_first_argument():
+    """TRL passes everything by name, so its rewards are often written (prompts, completions, ...)."""
+
+    def trl_style(prompts, completions, **columns):
+        return [float(len(p) + len(c)) for p, c in zip(prompts, completions, strict=True)]
+
+    def another_name(texts, **columns):
+        return [float(len(text)) for text in texts]
+
+    objective = Objective(trl_style=trl_style, another_name=another_name)
+    assert objective.score(["a", "bb"], prompts=["x", "yyy"]).tolist() == [[2, 1], [5, 2]]

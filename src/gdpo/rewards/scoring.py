@@ -72,10 +72,11 @@ def call(name: str, function: Callable[..., Any], completions: Sequence[Any], co
     """
     steps = _attempts(name, completions)
     rows = next(steps)
+    by_name = _takes_completions(function)
     while True:
         outcome: Any
         try:
-            outcome = function(*_chosen(rows, completions), **_columns(rows, columns, len(completions)))
+            outcome = _start(function, by_name, rows, completions, columns)
             if inspect.isawaitable(outcome):  # a plain function that returns a coroutine
                 outcome = _await_all({name: outcome})[name]
         except Error:
@@ -94,10 +95,11 @@ async def call_async(
     """``call`` for an async function."""
     steps = _attempts(name, completions)
     rows = next(steps)
+    by_name = _takes_completions(function)
     while True:
         outcome: Any
         try:
-            outcome = await function(*_chosen(rows, completions), **_columns(rows, columns, len(completions)))
+            outcome = await _start(function, by_name, rows, completions, columns)
         except Error:
             raise
         except Exception as error:
@@ -149,8 +151,22 @@ def _report(name: str, failed: Mapping[int, Exception], completions: Sequence[An
         log.warning("reward %r raised on %d completions more", name, len(failed) - _SHOWN)
 
 
-def _chosen(rows: list[int], completions: Sequence[Any]) -> tuple[Any]:
-    return (completions if len(rows) == len(completions) else [completions[row] for row in rows],)
+def _takes_completions(function: Callable[..., Any]) -> bool:
+    """Whether to pass the completions by name, as TRL does, so that they need not be the first argument."""
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    parameter = known.get("completions")
+    return parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY
+
+
+def _start(
+    function: Callable[..., Any], by_name: bool, rows: list[int], completions: Sequence[Any], columns: Mapping[str, Any]
+) -> Any:
+    chosen = completions if len(rows) == len(completions) else [completions[row] for row in rows]
+    rest = _columns(rows, columns, len(completions))
+    return function(completions=chosen, **rest) if by_name else function(chosen, **rest)
 
 
 def _columns(rows: list[int], columns: Mapping[str, Any], count: int) -> Mapping[str, Any]:
