@@ -16,6 +16,8 @@ import warnings
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import SHARED, shared_cases
 
 import gdpo
@@ -616,6 +618,30 @@ def test_speed():
         == [1] * 100
     )
     assert (time.monotonic() - started) / 100 < max(1 / 20, 2 * bare)
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.complex_numbers(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner, max_size=3)
+    | st.sets(st.integers() | st.text(), max_size=3) | st.frozensets(st.integers(), max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=200)
+@given(plain, st.integers(0, 200), st.binary(max_size=3))
+def test_only_plain_values_come_from_any_bytes(value, at, noise):
+    from gdpo.rewards.sandbox.child import decode, encode
+    from gdpo.rewards.sandbox.runner import check_keys, no_reference, refuse
+
+    data = encode(value, no_reference)
+    again = decode(data, refuse, check_keys)
+    assert again == value
+    assert type(again) is type(value)
+    try:
+        decode(data[:at] + noise + data[at + 1 :], refuse, check_keys)
+    except ValueError:
+        pass
 
 
 def test_limits_of_a_child_are_known():

@@ -39,6 +39,8 @@ class Limits:
         disk: bytes of all its files together (bubblewrap).
         file_size: bytes of one file.
         output: bytes of standard output in one test; twice the expected output where that is more.
+
+    Threads are limited to 64 by the kernel, except where the caller is root: there the address space limits them.
     """
 
     seconds: float = 10.0
