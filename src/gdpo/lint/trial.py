@@ -21,7 +21,6 @@ from gdpo.lint.batch import EXTRAS, Batch
 
 SECONDS = 120.0
 """Limit of one call."""
-_REPLACED_BY_TRAINER = ("prompts", "completion_ids", *EXTRAS)
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,9 @@ class Outcome:
         if self.error is not None:
             return None
         result = self.result.tolist() if hasattr(self.result, "tolist") else self.result
-        return list(result) if isinstance(result, Sequence) and not isinstance(result, str | bytes) else None
+        if not isinstance(result, Sequence) or isinstance(result, str | bytes):
+            return None
+        return [value.item() if callable(getattr(value, "item", None)) else value for value in result]
 
     @property
     def scores(self) -> list[float | None] | None:
@@ -151,7 +152,11 @@ def _call(function: Callable[..., Any], what: str, batch: Batch, seconds: float)
         warnings.simplefilter("ignore")
         try:
             with _limit(seconds):
-                result = function(completions, **passed)
+                # TRL passes the completions by name; some rewards take the prompts first.
+                if "completions" in named:
+                    result = function(completions=completions, **passed)
+                else:
+                    result = function(completions, **passed)
                 if inspect.isawaitable(result):
                     result = _awaited(result)
                 if inspect.isgenerator(result):
