@@ -109,13 +109,14 @@ def made_up() -> Batch:
         answer = str(left + right)
         call = {"name": "add", "arguments": {"a": left, "b": right}}
         code = "def add(a, b):\n    return a + b"
-        texts = _ordinary(answer, index) + [
+        texts = [
+            *_ordinary(answer, index),
             probes.wrap("<think> and <tool_call>", json.dumps(call)),
             probes.wrap("<tool_call>", json.dumps(call | {"arguments": {"a": left, "b": 0}})),
             probes.wrap("a code block", code),
             probes.wrap("a code block", code.replace("+", "-")),
         ]
-        values: dict[str, Any] = {name: answer for name in probes.GOLD_NAMES} | {
+        values: dict[str, Any] = dict.fromkeys(probes.GOLD_NAMES, answer) | {
             "prompts": f"What is {left} plus {right}? Put the answer between <answer> and </answer>.",
             "calls": [call],
             "tests": [f"assert add({left}, {right}) == {answer}"],

@@ -45,7 +45,10 @@ def check_gold(trial: Trial, made_up: bool) -> tuple[list[Finding], list[str]]:
     best = max(readings, key=lambda reading: (reading.lift, reading.gold), default=None)
     if best is not None and best.lift > 1e-6:
         return [*_ranked(trial, best), *_missing(trial, best)], []
+    highest: dict[tuple[str, ...], Reading] = {}
     for reading in sorted(readings, key=lambda reading: -reading.gold):
+        highest.setdefault(reading.columns, reading)
+    for reading in highest.values():
         if _uses(trial, reading):
             if close(reading.gold, trial.bounds[1]):
                 return [*_ranked(trial, reading)], []

@@ -150,7 +150,7 @@ def message(text: str) -> list[dict[str, Any]]:
 
 
 def token_ids(text: str) -> list[int]:
-    """Stand-ins for a completion's tokens: one a word and one a mark between words; only their number means anything."""
+    """Stand-ins for a completion's tokens, one a word and one a mark between words; only their number counts."""
     return [len(piece) for piece in re.findall(r"\w+|[^\w\s]", text[:MEGABYTE])]
 
 

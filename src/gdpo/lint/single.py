@@ -184,7 +184,7 @@ def _constant(trial: Trial, scores: Scores, made_up: bool) -> Finding:
         "constant", "note" if made_up else "warning", trial.subject.name,
         f"{what} on all {len(scores)} {rows}, so it teaches nothing there.",
         {"score": value, "rows": len(scores)},
-        "Pass rows it is meant for: gdpo lint ... --data FILE." if made_up else "Check its form and columns, or drop it.",
+        "Pass rows it is meant for: gdpo lint ... --data FILE." if made_up else "Check its form and columns.",
     )  # fmt: skip
 
 
@@ -209,7 +209,7 @@ def _empty(trial: Trial, scores: Scores) -> Iterator[Finding]:
         f"An empty answer earns {score:g}, above the floor of {low:g}"
         + (", since it looks at length alone." if length else "."),
         {"completion": text, "score": score, "floor": low},
-        'Gate it: given="correct >= 1".' if length else 'Give empty answers the floor, or gate it: given="correct >= 1".',
+        'Gate it: given="correct >= 1".' if length else 'Give it the floor, or gate it: given="correct >= 1".',
     )  # fmt: skip
 
 

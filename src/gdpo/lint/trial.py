@@ -145,7 +145,9 @@ def _call(function: Callable[..., Any], what: str, batch: Batch, seconds: float)
     completions = copy.deepcopy(batch.completions)
     named, open_ended = keywords(function)
     passed = {name: value for name, value in {**columns, **EXTRAS}.items() if open_ended or name in named}
-    result, error, late = None, None, False
+    result: Any = None
+    error: BaseException | None = None
+    late = False
     output = io.StringIO()
     started = time.perf_counter()
     with warnings.catch_warnings(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
