@@ -127,7 +127,7 @@ def _ranked(trial: Trial, reading: Reading) -> Iterator[Finding]:
     evidence: dict[str, Any] = {"column": str(reading), "form": reading.form}
     unread = [k for k, score in enumerate(gold) if score is None]
     below = [k for k, score in enumerate(gold) if score is not None and score < top and not close(score, top)]
-    equal = [k for k, pair in enumerate(zip(gold, wrong, strict=True)) if not _lower(pair[1], pair[0])]
+    equal = [k for k in range(len(rows)) if k not in below and not _lower(wrong[k], gold[k])]
     if unread:
         yield Finding(
             "gold-not-read", "warning", name, f"{len(unread)} of {len(rows)} gold answers earn no score.",

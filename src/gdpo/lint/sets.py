@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ DUPLICATE = 0.95
 SCALE_RATIO = 10.0
 _FEWEST_ROWS = 8
 _FEWEST_TIED = 3
+_CHANCE = 0.05
 _MOST_SUMMED = 10
 """Rewards up to which every sum is tried."""
 Floats = NDArray[np.float64]
@@ -35,11 +36,13 @@ def check_sets(scores: Mapping[str, Sequence[float | None]], groups: Sequence[in
     group = np.asarray(groups, dtype=np.int64)
     centered = _centered(matrix, group)
     live = [k for k in range(len(names)) if np.nanmax(np.abs(centered[:, k]), initial=0.0) > 1e-9]
+    duplicates = list(_duplicates(matrix, group, live, names))
+    said = [set(finding.evidence["rewards"]) for finding in duplicates]
     return [
-        *_duplicates(centered, live, names),
+        *duplicates,
         *_scales(centered, live, names),
         *_sums(centered, live, names),
-        *_decided(matrix, group, names),
+        *_decided(matrix, group, names, said),
     ]
 
 
@@ -56,11 +59,11 @@ def _centered(matrix: Floats, group: NDArray[Any]) -> Floats:
     return centered
 
 
-def _duplicates(centered: Floats, live: list[int], names: list[str]) -> Iterator[Finding]:
+def _duplicates(matrix: Floats, group: NDArray[Any], live: list[int], names: list[str]) -> Iterator[Finding]:
     for left, right in combinations(live, 2):
-        both = ~np.isnan(centered[:, left]) & ~np.isnan(centered[:, right])
-        one, two = centered[both, left], centered[both, right]
-        if both.sum() < _FEWEST_ROWS or not (one @ one > 0 and two @ two > 0):
+        both = ~np.isnan(matrix[:, [left, right]]).any(axis=1)
+        one, two = _centered(matrix[both][:, [left, right]], group[both]).T
+        if both.sum() < _FEWEST_ROWS or not (one @ one > 1e-12 and two @ two > 1e-12):
             continue
         correlation = float(one @ two / np.sqrt((one @ one) * (two @ two)))
         if abs(correlation) > DUPLICATE:
@@ -117,29 +120,32 @@ def _sums(centered: Floats, live: list[int], names: list[str]) -> Iterator[Findi
             )  # fmt: skip
 
 
-def _decided(matrix: Floats, group: NDArray[Any], names: list[str]) -> Iterator[Finding]:
-    """Rewards that are tied in every group in which another is tied."""
+def _decided(matrix: Floats, group: NDArray[Any], names: list[str], duplicates: list[set[str]]) -> Iterator[Finding]:
+    """Rewards that are tied in every group in which another is tied; of duplicates that goes without saying."""
     parts = [matrix[group == wanted] for wanted in np.unique(group)]
-    tied = np.array([_tied(part) for part in parts if len(part) > 1]).reshape(-1, len(names))
-    for one in range(len(names)):
-        for other in range(len(names)):
-            where = tied[:, one]
-            same = (tied[:, one] == tied[:, other]).all() and other < one  # the pair has been said
-            if one == other or same or where.sum() < _FEWEST_TIED or tied[:, other].all() or where.all():
-                continue
-            if tied[where, other].all():
-                yield Finding(
-                    "decided-elsewhere", "note", names[other],
-                    f"{names[other]} only differs in groups in which {names[one]} decides already.",
-                    {
-                        "decides": names[one], "groups": len(tied), f"groups where {names[one]} ties": int(where.sum()),
-                        f"groups where {names[other]} ties": int(tied[:, other].sum()),
-                    },
-                    f"It adds nothing where {names[one]} is silent: drop it, or reward what differs there.",
-                )  # fmt: skip
+    tied = np.array([_tied(part) for part in parts]).reshape(-1, len(names))
+    said = [*duplicates]
+    for one, other in permutations(range(len(names)), 2):
+        judged = tied[~np.isnan(tied[:, [one, other]]).any(axis=1)][:, [one, other]] == 1
+        silent, both = int(judged[:, 0].sum()), int(judged.all(axis=1).sum())
+        share = float(judged[:, 1].mean()) if len(judged) else 1.0
+        # A reward that is tied nearly everywhere is tied there too, by chance.
+        if silent < _FEWEST_TIED or both < silent or silent == len(judged) or share**silent > _CHANCE:
+            continue
+        if {names[one], names[other]} not in said:
+            said.append({names[one], names[other]})
+            yield Finding(
+                "decided-elsewhere", "note", names[other],
+                f"{names[other]} only differs in groups in which {names[one]} decides already.",
+                {
+                    "decides": names[one], "groups": len(judged), f"groups where {names[one]} ties": silent,
+                    f"groups where {names[other]} ties": int(judged[:, 1].sum()),
+                },
+                f"It adds nothing where {names[one]} is silent: drop it, or reward what differs there.",
+            )  # fmt: skip
 
 
-def _tied(part: Floats) -> list[bool]:
-    """[R] whether a group's scores are all the same; one that is missing throughout counts as tied."""
-    columns = (column[~np.isnan(column)] for column in part.T)
-    return [bool(not len(column) or column.max() == column.min()) for column in columns]
+def _tied(part: Floats) -> list[float]:
+    """[R] 1 where all scores of a group are the same, else 0; NaN where fewer than two are present."""
+    columns = [column[~np.isnan(column)] for column in part.T]
+    return [float(column.max() == column.min()) if len(column) > 1 else np.nan for column in columns]

@@ -120,7 +120,7 @@ def _neighbours(trial: Trial, scores: Scores) -> Iterator[Finding]:
             "Score each completion by its own text and columns, not by its place.",
         )  # fmt: skip
         return
-    spread = range(0, len(scores), max(1, len(scores) // _ALONE))
+    spread = sorted(rows[:_ALONE])  # shuffled: an even step would meet the same kind of text in every group
     apart = [[row] for row in spread] + [list(range(0, len(scores), 2)), list(range(1, len(scores), 2))]
     found = next((row for part in apart if (row := _first_difference(trial, "a part", part, scores)) is not None), None)
     if found is None:
