@@ -41,19 +41,20 @@ def check_gold(trial: Trial, made_up: bool) -> tuple[list[Finding], list[str]]:
         trial: a reward whose scores are reproducible and depend on each completion alone.
         made_up: whether the rows were made up.
     """
-    readings = [reading for columns in _columns(trial.base) for reading in _readings(trial, columns)]
-    best = max(readings, key=lambda reading: (reading.lift, reading.gold), default=None)
-    if best is not None and best.lift > 1e-6:
-        return [*_ranked(trial, best), *_missing(trial, best)], []
-    highest: dict[tuple[str, ...], Reading] = {}
-    for reading in sorted(readings, key=lambda reading: -reading.gold):
-        highest.setdefault(reading.columns, reading)
-    for reading in highest.values():
-        if _uses(trial, reading):
-            if close(reading.gold, trial.bounds[1]):
-                return [*_ranked(trial, reading)], []
-            if not made_up:
-                return [_never(trial, reading)], []
+    best: list[Reading] = []
+    for columns in _columns(trial.base):
+        readings = _readings(trial, columns)
+        best += [found] if (found := max(readings, key=lambda r: (r.lift, r.gold), default=None)) else []
+    # A column beside the right one may hold the same answers: only one that changes the scores is the gold column.
+    for reading in sorted(best, key=lambda reading: (-reading.lift, -reading.gold)):
+        if not _uses(trial, reading):
+            continue
+        if reading.lift > 1e-6:
+            return [*_ranked(trial, reading), *_missing(trial, reading)], []
+        if close(reading.gold, trial.bounds[1]):
+            return [*_ranked(trial, reading)], []
+        if not made_up:
+            return [_never(trial, reading)], []
     return [], ["gold answers, since no column was found whose answer changes the score"]
 
 
@@ -125,12 +126,12 @@ def _ranked(trial: Trial, reading: Reading) -> Iterator[Finding]:
         return
     top = trial.bounds[1]
     evidence: dict[str, Any] = {"column": str(reading), "form": reading.form}
-    unread = [k for k, score in enumerate(gold) if score is None]
-    below = [k for k, score in enumerate(gold) if score is not None and score < top and not close(score, top)]
+    unread = [k for k, pair in enumerate(zip(gold, wrong, strict=True)) if None in pair]
+    below = [k for k, score in enumerate(gold) if _lower(score, top) and score is not None]
     equal = [k for k in range(len(rows)) if k not in below and not _lower(wrong[k], gold[k])]
     if unread:
         yield Finding(
-            "gold-not-read", "warning", name, f"{len(unread)} of {len(rows)} gold answers earn no score.",
+            "gold-not-read", "warning", name, f"{len(unread)} of {len(rows)} gold answers cannot be read: no score.",
             evidence | {"rows": [rows[k] for k in unread], "gold": answers[unread[0]]},
             "Mend or drop these rows: they teach nothing.",
         )  # fmt: skip
