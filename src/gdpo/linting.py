@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.text import Text
 
 from gdpo import rewards
 from gdpo.audit.findings import at_or_above, check_severity
@@ -18,7 +17,7 @@ from gdpo.core.inputs import nearest
 from gdpo.lint import Report, Subject, lint
 from gdpo.lint.batch import Batch, from_rows
 from gdpo.objective import Objective
-from gdpo.report.terminal_findings import counted, print_findings
+from gdpo.report.terminal_findings import counted, print_findings, print_wrapped
 from gdpo.report.text import plain_line
 
 if TYPE_CHECKING:
@@ -155,10 +154,10 @@ def _print(report: Report) -> None:
     for name, verdict in report.verdicts.items():
         found = [finding for finding in report.findings if finding.reward == name]
         tried = f"{verdict.completions:,} completions in {verdict.calls} calls"
-        console.print(Text(f"{plain_line(name, 60)}: {counted(found)} ({tried})"))
+        print_wrapped(console, f"{plain_line(name, 60)}: {counted(found)} ({tried})", indented=0)
         for reason in verdict.unchecked:
-            console.print(Text(f"  not checked: {reason}", style="dim"))
+            print_wrapped(console, f"not checked: {reason}", style="dim", indented=2)
     several = [finding for finding in report.findings if finding.reward is None]
     if len(report.verdicts) > 1:
-        console.print(Text(f"the rewards together: {counted(several)}"))
-    console.print(Text(f"{counted(report.findings)}; on {where} and hostile texts"))
+        print_wrapped(console, f"the rewards together: {counted(several)}", indented=0)
+    print_wrapped(console, f"{counted(report.findings)}; on {where} and hostile texts", indented=0)

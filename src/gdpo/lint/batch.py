@@ -83,7 +83,7 @@ def from_rows(rows: Sequence[tuple[str, Any]], origin: str) -> Batch:
         if not isinstance(row, Mapping):
             raise Error(f"{origin}, {place} is {str(row)[:60]!r}, but a record with columns was expected")
     step = max(1, -(-len(rows) // MOST_ROWS))
-    kept = [dict(row) for _, row in rows[::step]]
+    kept = [_with_ground_truth(row) for _, row in rows[::step]]
     names = list(dict.fromkeys(name for row in kept for name in row))
     said = next((name for name in _COMPLETION if name in names), None)
     asked = next((name for name in _PROMPT if name in names), None)
@@ -137,6 +137,7 @@ def _ordinary(answer: str, index: int) -> list[str]:
         f"<think>{working}</think>\n<answer>{answer}</answer>",
         f"<think>{working * 2}</think>\n<answer>{wrong}</answer>",
         f"<think>{working}</think>\n<answer>about {answer}.5</answer>",
+        f"<think>\n{working}\n</think>\n<answer>\n{wrong}\n</answer>",
         f"Sure! <answer>{answer}</answer>",
         f"<answer>{wrong} apples</answer>",
         f"The answer is {answer}.",
@@ -164,6 +165,13 @@ def _made(columns: dict[str, list[Any]], origin: str) -> Batch:
         raise Error(f"{origin} has no completions and no answers to make some from")
     spread = {name: [copy.deepcopy(values[row]) for row in rows] for name, values in columns.items()}
     return Batch(completions, spread | {"completion_ids": [probes.token_ids(text) for text in completions]})
+
+
+def _with_ground_truth(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row whose gold answer stands in ``reward_model``, as verl keeps it, has it in a column of its own too."""
+    inner = row.get("reward_model")
+    more = {"ground_truth": inner["ground_truth"]} if isinstance(inner, Mapping) and "ground_truth" in inner else {}
+    return more | dict(row)
 
 
 def _messages(value: Any) -> Any:

@@ -32,10 +32,10 @@ def print_findings(findings: Sequence[Finding], console: Console | None = None) 
         about = [plain_line(finding.reward, 60)] if finding.reward else []
         head.append("  " + "  ".join([*about, finding.id]), style="default not bold")
         console.print(head, soft_wrap=True)
-        _print_indented(console, plain_line(finding.what, 400))
+        print_wrapped(console, plain_line(finding.what, 400))
         for key, value in finding.evidence.items():
-            _print_indented(console, f"{plain_line(key, 40)}: {_value(value)}", style="dim")
-        _print_indented(console, f"→ {plain_line(finding.remedy, 400)}")
+            print_wrapped(console, f"{plain_line(key, 40)}: {_value(value)}", style="dim")
+        print_wrapped(console, f"→ {plain_line(finding.remedy, 400)}")
         console.print()
 
 
@@ -45,10 +45,10 @@ def counted(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in counts if n) or "no findings"
 
 
-def _print_indented(console: Console, text: str, style: str = "") -> None:
-    # Wrapped here, since rich would fill every line with spaces up to the width.
+def print_wrapped(console: Console, text: str, style: str = "", indented: int = _INDENT) -> None:
+    """Print a text in lines of at most 100 columns, indented; rich would fill each with spaces up to the width."""
     width = max(min(console.width, _WIDEST), 30)
-    indent = " " * _INDENT
+    indent = " " * indented
     for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False):
         console.print(Text(line, style=style), soft_wrap=True)
 
