@@ -58,14 +58,14 @@ def test_a_sound_reward_says_what_was_tried(capsys, few):
     status, out, err = run(capsys, f"{few}:sound")
     assert (status, err) == (0, "")
     assert "sound: no findings (" in out
-    assert "no findings; on 64 made-up rows and hostile texts" in out
+    assert "no findings; on 68 made-up rows and hostile texts" in out
 
 
 def test_a_finding_stands_with_evidence_and_remedy_in_80_columns(capsys, few):
     status, out, _ = run(capsys, f"{few}:broken", f"{few}:loud")
     assert status == 1
     assert "error    broken  wrong-number-of-scores" in out
-    assert "It returns 1 scores for 64 completions" in out
+    assert "It returns 1 scores for 68 completions" in out
     assert "→ Return a list with one score a completion" in out
     assert max(map(len, out.splitlines())) <= 80
     assert all(line == line.rstrip() for line in out.splitlines())
@@ -84,7 +84,7 @@ def test_json(capsys, few):
         ("wrong-number-of-scores", "broken"), ("no-bounds", "loud"), ("prints", "loud")
     }  # fmt: skip
     assert found["counts"] == {"error": 1, "warning": 0, "note": 2}
-    assert (found["data"], found["rows"]) == (None, 64)
+    assert (found["data"], found["rows"]) == (None, 68)
     assert found["rewards"]["loud"]["calls"] > 20
 
 
@@ -134,7 +134,7 @@ def test_completions_are_made_from_gold_answers(capsys, tmp_path):
     )
     status, out, _ = run(capsys, "math_answer", "--data", path)
     assert (status, "math_answer: no findings" in out) == (0, True)
-    assert "60 rows of" in out
+    assert "65 rows of" in out
     path.write_text(path.read_text().replace("#### 3", r"#### \\boxed{"))
     status, out, _ = run(capsys, "math_answer", "--data", path, "--json")
     (finding,) = json.loads(out)["findings"]

@@ -138,6 +138,7 @@ def _ordinary(answer: str, index: int) -> list[str]:
         f"<think>{working * 2}</think>\n<answer>{wrong}</answer>",
         f"<think>{working}</think>\n<answer>about {answer}.5</answer>",
         f"<think>\n{working}\n</think>\n<answer>\n{wrong}\n</answer>",
+        f"<think>\n{working}\n</think>\nIt must be {answer}",
         f"Sure! <answer>{answer}</answer>",
         f"<answer>{wrong} apples</answer>",
         f"The answer is {answer}.",
