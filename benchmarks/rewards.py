@@ -51,7 +51,7 @@ def latex(rng: random.Random) -> tuple[str, dict[str, Any]]:
 
 def tools(rng: random.Random) -> tuple[str, dict[str, Any]]:
     calls = [
-        {"name": rng.choice(["weather", "time"]), "parameters": {k: rng.randrange(9) for k in "abcd"[: rng.randrange(1, 5)]}}
+        {"name": rng.choice(["weather", "time"]), "parameters": {k: rng.randrange(9) for k in "abc"[: rng.randrange(1, 4)]}}
         for _ in range(rng.randrange(1, 4))
     ]  # fmt: skip
     said = [dict(call) for call in calls]
