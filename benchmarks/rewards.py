@@ -50,10 +50,11 @@ def latex(rng: random.Random) -> tuple[str, dict[str, Any]]:
 
 
 def tools(rng: random.Random) -> tuple[str, dict[str, Any]]:
-    calls = [
-        {"name": rng.choice(["weather", "time"]), "parameters": {k: rng.randrange(9) for k in "abc"[: rng.randrange(1, 4)]}}
-        for _ in range(rng.randrange(1, 4))
-    ]  # fmt: skip
+    def call() -> dict[str, Any]:
+        parameters = {key: rng.randrange(9) for key in "abc"[: rng.randrange(1, 4)]}
+        return {"name": rng.choice(["weather", "time"]), "parameters": parameters}
+
+    calls = [call() for _ in range(rng.randrange(1, 4))]
     said = [dict(call) for call in calls]
     if rng.random() < 0.5:
         said[0] = {**said[0], "parameters": {**said[0]["parameters"], "a": 10}}

@@ -646,3 +646,9 @@ def test_only_plain_values_come_from_any_bytes(value, at, noise):
 
 def test_limits_of_a_child_are_known():
     assert Limits(seconds=3).for_child(weaker=False)["RLIMIT_CPU"] == 4
+
+
+def test_rows_without_usable_tests_are_known_before_training():
+    score = rewards.code_pass_rate()
+    tests = ['["assert f(1) == 2"]', "[]", None, '["import os"]', '[{"stdin": "", "stdout": "1"}]']
+    assert score.usable(tests=tests) == [True, False, False, False, True]

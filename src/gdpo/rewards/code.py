@@ -59,6 +59,7 @@ def code_pass_rate(
             None if outcome is None else outcome.passed / outcome.total for outcome in runs.of(completions, columns)
         ]
 
+    score.usable = runs.usable  # type: ignore[attr-defined]
     return score
 
 
@@ -87,6 +88,7 @@ def code_runs(
     def score(completions: list[Any], **columns: Any) -> list[float | None]:
         return [None if outcome is None else float(outcome.ran) for outcome in runs.of(completions, columns)]
 
+    score.usable = runs.usable  # type: ignore[attr-defined]
     return score
 
 
@@ -206,6 +208,11 @@ class _Runs:
         self._allow_weaker = bool(allow_weaker)
         self._backend: Backend = choose(self._allow_weaker)
         self._warn = _Once()
+
+    def usable(self, **columns: Any) -> list[bool]:
+        """[rows] whether there are tests that can be evaluated."""
+        bad = {row for row, _ in problems_of_tests(columns[self._tests])}
+        return [row not in bad for row in range(len(columns[self._tests]))]
 
     def of(self, completions: Sequence[Any], columns: dict[str, Any]) -> list[Outcome | None]:
         """[completions] what came of their programs; None where the tests cannot be used."""
