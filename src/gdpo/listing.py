@@ -36,7 +36,14 @@ def _rewards() -> Iterable[tuple[str, ...]]:
 
     for name, factory in sorted(REGISTRY.items()):
         summary = (inspect.getdoc(factory) or "").partition("\n")[0]
-        yield name, str(inspect.signature(factory)).partition(" -> ")[0], summary
+        yield name, ", ".join(map(_shown, inspect.signature(factory).parameters.values())), summary
+
+
+def _shown(parameter: inspect.Parameter) -> str:
+    """An option with its default, without its type."""
+    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+    return f"{star}{parameter.name}{default}"
 
 
 LISTS: dict[str, tuple[Callable[[], Iterable[tuple[str, ...]]], tuple[str, ...]]] = {
