@@ -41,7 +41,7 @@ def _rewards() -> Iterable[tuple[str, ...]]:
 
 def _shown(parameter: inspect.Parameter) -> str:
     """An option with its default, without its type."""
-    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
     default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
     return f"{star}{parameter.name}{default}"
 
