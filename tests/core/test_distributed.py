@@ -45,12 +45,14 @@ def test_segments_on_different_ranks(tmp_path):
         np.testing.assert_allclose(result["advantages"], expected[result["rows"]], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_stream_over_ranks(tmp_path):
     first, second = torchrun("stream", 2, tmp_path)
     assert max(first["worst"], second["worst"]) < 1e-9
     assert first["state"] == second["state"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_bad_input_on_one_rank_is_an_error_on_all(processes, tmp_path):
     results = torchrun("error", processes, tmp_path)

@@ -127,6 +127,7 @@ def test_columns_of_another_kind_need_data_and_get_it(capsys, few, tmp_path):
     assert "It needs the column 'topic', which the data lacks." in out
 
 
+@pytest.mark.slow
 def test_completions_are_made_from_gold_answers(capsys, tmp_path):
     path = tmp_path / "gsm8k.jsonl"
     path.write_text(
@@ -141,6 +142,7 @@ def test_completions_are_made_from_gold_answers(capsys, tmp_path):
     assert finding["id"] == "gold-not-read"
 
 
+@pytest.mark.slow
 def test_a_recipe_with_its_own_rows_and_changes(capsys):
     status, out, err = run(capsys, "math", "--json")
     found = json.loads(out)
@@ -150,6 +152,7 @@ def test_a_recipe_with_its_own_rows_and_changes(capsys):
     assert found["findings"] == []
 
 
+@pytest.mark.slow
 def test_an_objective_and_a_recipe_with_a_users_reward(capsys, few, tmp_path):
     objective = {"rewards": {"mine": {"reward": "few.py:loud", "range": [0, 1]}, "whole": "integer_answer"}}
     path = tmp_path / "objective.yaml"
@@ -198,6 +201,7 @@ def test_functions_are_linted_without_pytorch(few):
     assert "HEAVY []" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_gold_answers_of_verls_files_are_found(capsys, tmp_path):
     path = tmp_path / "verl.parquet"
     rows = [

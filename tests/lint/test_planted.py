@@ -109,6 +109,7 @@ def test_length_alone_pays_an_empty_answer_which_is_said(function):
     assert lint([Subject("short", function, function.range, gated=True)]).findings == []
 
 
+@pytest.mark.slow
 def test_inside_a_thread_and_a_running_loop():
     import asyncio
 

@@ -60,6 +60,7 @@ def test_missing_scores_and_constants_are_left_out():
     assert check_sets({"a": A[:4], "b": A[:4]}, GROUPS[:4]) == []
 
 
+@pytest.mark.slow
 def test_a_set_on_made_up_rows():
     shape, whole = rewards.tags("think", "answer"), rewards.integer_answer()
 
@@ -71,6 +72,7 @@ def test_a_set_on_made_up_rows():
     assert lint(subjects[:2]).findings == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chat", [False, True])
 def test_gold_answers_of_data_that_cannot_be_earned_are_named_by_row(chat):
     def record(k):

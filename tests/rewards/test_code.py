@@ -492,6 +492,7 @@ def test_style_without_ruff(monkeypatch):
         rewards.code_style()(["a = 1"])
 
 
+@pytest.mark.slow
 def test_megabytes_take_no_time():
     score = rewards.code_style()
     for text in ("x=1;" * 250_000, "(" * 1_000_000, "a = [\n" * 160_000, "```python\n" * 100_000):

@@ -61,6 +61,7 @@ def test_matches(options, text, expected):
     assert rewards.matches(**options)([text]) == [expected]
 
 
+@pytest.mark.slow
 def test_a_pattern_that_would_take_for_ever_costs_its_own_score_only():
     score = rewards.matches(r"(a+)+b")
     hostile = "a" * 40
@@ -146,6 +147,7 @@ def test_where_the_json_stands(extraction, text, expected):
     assert rewards.json_schema(schema, extraction)([text]) == [expected]
 
 
+@pytest.mark.slow
 def test_json_schemas_that_could_take_for_ever():
     different = json.dumps([{"a": number} for number in range(6000)])
     unique = rewards.json_schema({"type": "array", "uniqueItems": True})
@@ -197,6 +199,7 @@ def test_no_text_makes_a_reward_raise(completions):
         assert all(0.0 <= value <= 1.0 for value in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", [*ANY, rewards.matches(".*b.*c.*d", longest=2_000_000)], ids=repr)
 def test_megabytes(score):
     with warnings.catch_warnings():

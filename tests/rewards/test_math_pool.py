@@ -155,6 +155,7 @@ def test_an_unreadable_gold_answer_does_not_apply():
         assert rewards.math_answer()(["<answer>x+1</answer>"], answer=["\\frac{\ud800"]) == [None]
 
 
+@pytest.mark.slow
 def test_the_memory_of_an_answer_is_bounded(pool):
     assert pool.compare([("5", "10^{10^{9}}"), ("5", "9**9**9**9"), ("5", r"2+\sqrt{9}")], 15)[0] == [0, 0, 1]
 

@@ -116,6 +116,7 @@ def test_no_text_makes_a_reward_raise(completions, data):
         assert all(value is None or 0.0 <= value <= 1.0 for value in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ANY + ALIKE, ids=repr)
 def test_megabytes(score):
     check_megabytes(score, reference=["a b 你 " * 20_000])

@@ -21,6 +21,7 @@ _MOST = 512
 """More calls than this in one completion are malformed."""
 _DEEPEST = 100
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_NAMED = re.compile(r"(?:\[TOOL_CALLS\])?\s*([\w.-]{1,200})\s*(?:\[CALL_ID\][\w-]{1,100})?\[ARGS\]\s*")
 _SPACE = re.compile(r"[\s;,]*")
 
 
@@ -257,14 +258,15 @@ def _mistral(text: str) -> list[Call]:
     if rest.startswith(("[", "{")):
         return _bare(rest)
     calls, position = [], 0
-    pattern = re.compile(r"(?:\[TOOL_CALLS\])?\s*([\w.-]{1,200})\s*(?:\[CALL_ID\][\w-]{1,100})?\[ARGS\]\s*")
     while position < len(rest):
-        match = pattern.match(rest, position)
+        match = _NAMED.match(rest, position)
         if not match:
             raise Malformed("no name[ARGS]")
         value, position = _decode(rest, match.end())
         calls.append(to_call({"name": match[1], "parameters": value}))
         position = _skip(rest, position)
+        if len(calls) > _MOST:
+            raise Malformed("too many calls")
     return calls
 
 

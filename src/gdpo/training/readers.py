@@ -119,10 +119,16 @@ def rows_of(path: Path) -> list[tuple[str, Any]]:
     try:
         return read_rows(path)
     except Error:
-        if path.suffix.lower() != ".json":
+        lines = path.read_text(encoding="utf-8-sig").split("\n") if path.suffix.lower() == ".json" else []
+        try:
+            if not isinstance(json.loads(lines[0]), dict) or not any(line.strip() for line in lines[1:]):
+                raise
+        except (ValueError, IndexError):
+            lines = []
+        if not lines:
             raise
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 rows.append((f"line {number}", json.loads(line)))
