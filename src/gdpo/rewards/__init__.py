@@ -5,6 +5,7 @@ whatever it is; malformed text earns the floor.
 """
 
 from gdpo.rewards.base import REGISTRY, build, model_text, reward
+from gdpo.rewards.dialogue import contains, fluent, says_none_of
 from gdpo.rewards.format import json_schema, language, matches, tags
 from gdpo.rewards.judge import criterion, judge
 from gdpo.rewards.length import cosine_length, length_at_most, shortest_correct, soft_overlong, target_length
@@ -17,9 +18,11 @@ __all__ = [
     "REGISTRY",
     "bfcl_match",
     "build",
+    "contains",
     "cosine_length",
     "criterion",
     "distinct",
+    "fluent",
     "integer_answer",
     "json_schema",
     "judge",
@@ -31,6 +34,7 @@ __all__ = [
     "repetition",
     "reward",
     "reward_model",
+    "says_none_of",
     "shortest_correct",
     "similarity",
     "soft_overlong",
