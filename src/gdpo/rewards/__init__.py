@@ -5,6 +5,7 @@ whatever it is; malformed text earns the floor.
 """
 
 from gdpo.rewards.base import REGISTRY, build, model_text, reward
+from gdpo.rewards.code import code_efficiency, code_pass_rate, code_runs, code_style
 from gdpo.rewards.dialogue import contains, fluent, says_none_of
 from gdpo.rewards.format import json_schema, language, matches, tags
 from gdpo.rewards.judge import criterion, judge
@@ -18,6 +19,10 @@ __all__ = [
     "REGISTRY",
     "bfcl_match",
     "build",
+    "code_efficiency",
+    "code_pass_rate",
+    "code_runs",
+    "code_style",
     "contains",
     "cosine_length",
     "criterion",
