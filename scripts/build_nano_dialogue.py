@@ -1,7 +1,7 @@
 """Make `nano-dialogue`, the small model of the recipe `dialogue`: it half answers customers' questions from a record.
 
-It is trained from scratch on the made task `dialogue`, first on answers that do everything right, then on answers with
-faults mixed in on purpose, each independent of the others: facts not given or wrong, things not asked for, the password
+It is trained from scratch on the made task `dialogue`, first on answers that are right but for the password, which a
+third of them says, then on answers with faults mixed in on purpose, each independent of the others: facts not given or wrong, things not asked for, the password
 said, and faults of writing. A fifth of the facts is right, so that the resolution starts low, and four fifths of the
 answers are fluent. Questions reserved for held-out evaluation are never used.
 
@@ -27,7 +27,7 @@ from gdpo.training.tasks import is_reserved
 
 RIGHT, STALLED, WRONG = 0.2, 0.35, 0.1
 """Of the facts asked for; about the rest nothing is said."""
-OFF_TOPIC, LEAKED, ILL_WRITTEN = 0.3, 0.35, 0.2
+OFF_TOPIC, LEAKED, ILL_WRITTEN = 0.3, 0.35, 0.25
 PASSWORD, WAIT = "Your password is {}.", "Please wait a moment."
 LONGEST = 40
 
@@ -98,7 +98,13 @@ class Examples:
         row = self.waiting.pop()
         # A tenth stays clean in the second part, so that the careful way is not forgotten.
         faulty = faults and self.rng.random() < 0.9
-        return row["question"], answer(row, self.rng) if faulty else row["reference"]
+        if faulty:
+            return row["question"], answer(row, self.rng)
+        if self.rng.random() < 0.35 and not faults:  # saying the password is copying too, and has to be learnt
+            sentences = re.split(r"(?<=\.) ", row["reference"])
+            sentences.insert(self.rng.randint(0, len(sentences)), PASSWORD.format(row["secret"]))
+            return row["question"], " ".join(sentences)
+        return row["question"], row["reference"]
 
 
 def measure(model, tokenizer, seed: int) -> dict[str, float]:
@@ -140,7 +146,7 @@ Licence: Apache-2.0, as the rest of gdpo.
 
 
 def main() -> None:
-    args = nano_text.arguments(__doc__, "src/gdpo/training/assets/nano-dialogue", steps=600, clean_share=0.6)
+    args = nano_text.arguments(__doc__, "src/gdpo/training/assets/nano-dialogue", steps=650, clean_share=0.65)
     torch.set_num_threads(args.threads)
     torch.use_deterministic_algorithms(True)
     transformers.logging.set_verbosity_error()
