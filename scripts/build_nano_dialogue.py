@@ -1,9 +1,10 @@
 """Make `nano-dialogue`, the small model of the recipe `dialogue`: it half answers customers' questions from a record.
 
 It is trained from scratch on the made task `dialogue`, first on answers that are right but for the password, which a
-third of them says, then on answers with faults mixed in on purpose, each independent of the others: facts not given or wrong, things not asked for, the password
-said, and faults of writing. A fifth of the facts is right, so that the resolution starts low, and four fifths of the
-answers are fluent. Questions reserved for held-out evaluation are never used.
+third of them says, then on answers with faults mixed in on purpose, each independent of the others: facts not given or
+wrong, things not asked for, the password said, and faults of writing. A fifth of the facts is right, so that the
+resolution starts low, and about four fifths of the answers are fluent. Questions reserved for held-out evaluation are
+never used.
 
     python scripts/build_nano_dialogue.py
 
