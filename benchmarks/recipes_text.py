@@ -2,8 +2,8 @@
 
     python benchmarks/recipes_text.py dialogue --methods gdpo grpo --seeds 0 1 2
 
-Runs `gdpo train` as a user would, once for each method and seed, and writes benchmarks/results/recipes_RECIPE.json. Runs
-that are finished in the folder are read, not run again.
+Runs `gdpo train` as a user would, once for each method and seed, and writes benchmarks/results/recipes_RECIPE.json.
+Runs that are finished in the folder are read, not run again.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def main() -> None:
     result = {
         "command": f"gdpo train {args.recipe} method={{{','.join(args.methods)}}} seed={args.seeds}",
         "what": "held-out means and their standard errors over prompts, before and after; contribution_share: the part "
-        "of each reward in the variance of the advantage, mean over steps; step 1 has the same rollouts for all methods",
+        "of each reward in the advantage's variance, mean over steps; step 1 has the same rollouts for all methods",
         "machine": f"{os.cpu_count()} shared cores, {os.environ.get('OMP_NUM_THREADS', 'default')} thread(s)",
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
         "summary": {method: summary(runs, method) for method in args.methods},
