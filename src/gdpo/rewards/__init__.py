@@ -6,6 +6,7 @@ whatever it is; malformed text earns the floor.
 
 from gdpo.rewards.base import REGISTRY, build, model_text, reward
 from gdpo.rewards.code import code_efficiency, code_pass_rate, code_runs, code_style
+from gdpo.rewards.dialogue import contains, fluent, says_none_of
 from gdpo.rewards.format import json_schema, language, matches, tags
 from gdpo.rewards.judge import criterion, judge
 from gdpo.rewards.length import cosine_length, length_at_most, shortest_correct, soft_overlong, target_length
@@ -22,9 +23,11 @@ __all__ = [
     "code_pass_rate",
     "code_runs",
     "code_style",
+    "contains",
     "cosine_length",
     "criterion",
     "distinct",
+    "fluent",
     "integer_answer",
     "json_schema",
     "judge",
@@ -36,6 +39,7 @@ __all__ = [
     "repetition",
     "reward",
     "reward_model",
+    "says_none_of",
     "shortest_correct",
     "similarity",
     "soft_overlong",
