@@ -81,7 +81,8 @@ class Tool:
 
     def signature(self) -> str:
         """Such as ``list_stock(city:str, limit?:int)``."""
-        return f"{self.name}({', '.join(f'{p}{"?" * o}:{_short_type(p)}' for p, o in self.parameters.items())})"
+        shown = [f"{name}{'?' * optional}:{_short_type(name)}" for name, optional in self.parameters.items()]
+        return f"{self.name}({', '.join(shown)})"
 
     def schema(self) -> dict[str, Any]:
         """The tool as JSON schema."""
