@@ -58,7 +58,7 @@ PARAMETERS = {
     "urgent": ("flag", ("urgent {}", "urgent set to {}")),
 }
 """Kind of value and wordings of each parameter; no two parameters share a wording."""
-OBJECTS = {"address": ("city", "page"), "period": ("day", "hour"), "note": ("topic", "language")}
+OBJECTS = {"visit": ("city", "hour"), "period": ("day", "hour"), "note": ("topic", "language")}
 """Nested parameters, and what each holds."""
 OPENINGS = ("", "please ", "can you ", "now ")
 Distractors = Literal["far", "near", "mixed"]
