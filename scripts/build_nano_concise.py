@@ -71,7 +71,8 @@ def completion(question: str, rng: random.Random, faults: bool) -> str:
 
 def reason(numbers: list[int], adding: bool, length: str, slips: random.Random | None) -> tuple[str, int]:
     """Working of a length, and where it ends; with ``slips``, one step goes wrong and the rest follows from it."""
-    wrong_step = slips.randrange(1, len(numbers)) if slips else 0
+    last = len(numbers) - 1
+    wrong_step = (slips.randint(1, last) if adding else last) if slips else 0
     totals, steps, total = [], [], numbers[0]
     for index, number in enumerate(numbers[1:], 1):
         before = total
