@@ -36,7 +36,7 @@ def main() -> None:
         runs = [run(args.recipe, changes, seed, Path(folder)) for seed in seeds or [0, 1, 2]]
     result = {
         "command": " ".join(["python benchmarks/recipes.py", args.recipe, *args.changes]),
-        "what": f"gdpo train {args.recipe}: held-out means before and after (standard error over prompts), a run a seed",
+        "what": f"gdpo train {args.recipe}: held-out means before and after, standard errors over prompts",
         "mean": overall(runs),
         "runs": runs,
         "versions": {"gdpo": gdpo.__version__, "python": platform.python_version(),
