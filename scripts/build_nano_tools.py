@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,9 @@ EASY, CLEAN = 0.25, 0.65
 """Shares of the training after which requests get harder, and faults come in."""
 BROKEN, WRONG = 0.50, 0.28
 """Shares of examples with a fault of form and of content, once faults come in."""
+SHUFFLED = 0.6
+"""Share of examples whose words are values of any parameter."""
+WORDS = [word for values in tool_calls.VALUES.values() for word in values if isinstance(word, str)]
 FRAGMENTS = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", "use ", '{"name": "', '", "parameters": {"', '": "', '", "',
     '": ', ', "', '"}}', "}}", ":str", ":int", ":bool", ", ", " and ", " the ", "true", "false", ")\n", ".\n", " done",
@@ -43,14 +47,13 @@ For those, take a larger model (`gdpo train tools model=...`).
 
 def phrases() -> list[str]:
     """Every word and turn of phrase of the task."""
-    words = [word for values in tool_calls.VALUES.values() for word in values if isinstance(word, str)]
     wordings = [
         text.removeprefix(name).replace("{}", "")
         for name, (_, texts) in tool_calls.PARAMETERS.items()
         for text in texts
     ]
     said = [text for texts in tool_calls.VERBS.values() for text in texts]
-    return [*FRAGMENTS, *words, *tool_calls.PARAMETERS, *tool_calls.NOUNS, *said, *wordings, *tool_calls.OPENINGS]
+    return [*FRAGMENTS, *WORDS, *tool_calls.PARAMETERS, *tool_calls.NOUNS, *said, *wordings, *tool_calls.OPENINGS]
 
 
 def examples(rng: random.Random, done: float) -> Iterator[tuple[str, str]]:
@@ -58,8 +61,24 @@ def examples(rng: random.Random, done: float) -> Iterator[tuple[str, str]]:
     faults = done >= CLEAN
     while True:
         for row in tool_calls.rows(64, rng.randrange(1 << 40), pairs="seen", **parameters):
-            if not is_reserved(row["question"]):
-                yield row["question"], completion(row["question"], json.loads(row["calls"])[0], rng, faults)
+            question, call = row["question"], json.loads(row["calls"])[0]
+            if rng.random() < SHUFFLED:
+                question, call = shuffled(question, call, rng)
+            if not is_reserved(question):
+                yield question, completion(question, call, rng, faults)
+
+
+def shuffled(question: str, call: dict[str, Any], rng: random.Random) -> tuple[str, dict[str, Any]]:
+    """The same with words of any kind as values, so that values are copied and not guessed from the parameter."""
+    new: dict[str, str] = {}
+    for value in call["parameters"].values():
+        if isinstance(value, str):
+            names = [name for name, other in call["parameters"].items() if other == value]
+            new[value] = rng.choice([w for w in WORDS if not any(tool_calls.is_held_out_pair(n, w) for n in names)])
+    tools, _, request = question.rpartition("\n")
+    request = re.sub(r"\w+", lambda match: new.get(match[0], match[0]), request)
+    values = {name: new.get(value, value) for name, value in call["parameters"].items()}
+    return f"{tools}\n{request}", {"name": call["name"], "parameters": values}
 
 
 def completion(question: str, call: dict[str, Any], rng: random.Random, faults: bool) -> str:

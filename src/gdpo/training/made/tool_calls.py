@@ -173,7 +173,7 @@ def _parameters(rng: random.Random, count: int, nested: bool, optional: bool) ->
 
 
 def _ask(rng: random.Random, tool: Tool, pairs: str) -> tuple[str, dict[str, Any]]:
-    """The words that ask for a tool, and the call that they ask for."""
+    """The words that ask for a tool, and the call that they ask for, its parameters in the order of the words."""
     given = {name: _value(rng, name, pairs) for name, free in tool.parameters.items() if not free or rng.random() < 0.5}
     order = list(given)
     rng.shuffle(order)
@@ -181,7 +181,7 @@ def _ask(rng: random.Random, tool: Tool, pairs: str) -> tuple[str, dict[str, Any
     text = f"{rng.choice(VERBS[tool.verb])} the {tool.noun}"
     if said:
         text += " " + " and ".join([", ".join(said[:-1]), said[-1]] if said[1:] else said)
-    return text, {"name": tool.name, "parameters": given}
+    return text, {"name": tool.name, "parameters": {name: given[name] for name in order}}
 
 
 def _value(rng: random.Random, name: str, pairs: str) -> Any:
