@@ -109,7 +109,8 @@ def main() -> None:
             runs.append(entry)
             print(json.dumps(entry), flush=True)
     result = {
-        "command": f"gdpo train {args.recipe} method={{{','.join(args.methods)}}} seed={args.seeds}",
+        "command": f"python benchmarks/recipes_text.py {args.recipe} --methods {' '.join(args.methods)} --seeds "
+        + " ".join(map(str, args.seeds)),
         "what": "held-out means and their standard errors over prompts, before and after; contribution_share: the part "
         "of each reward in the advantage's variance, mean over steps; step 1 has the same rollouts for all methods",
         "machine": f"{os.cpu_count()} shared cores, {os.environ.get('OMP_NUM_THREADS', 'default')} thread(s)",

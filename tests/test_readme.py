@@ -72,6 +72,31 @@ def test_figures_are_those_of_the_results():
     assert f"{100 * overhead['added_share_of_a_step']:.1f} %" in TEXT
 
 
+def recipe_results(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"recipes_{name}.json").read_text())
+
+
+def test_figures_of_the_recipes():
+    flat = " ".join(TEXT.split())
+    mean = recipe_results("concise")["mean"]
+    shown = {"right": "correct", "in form": "format", "right and short": "length given correct >= 1"}
+    cells = [(name, mean[key]["before"], mean[key]["after"]) for name, key in shown.items()]
+    for recipe, names in (
+        ("code", {"passed": "passed", "free of bugs": "runs", "all at once": "all at their best"}),
+        ("dialogue", {name: name for name in ("relevance", "fluency", "safety", "resolution")}),
+    ):
+        gain = recipe_results(recipe)["summary"]["gdpo"]["gain"]
+        cells += [(name, gain[key]["before"], gain[key]["after"]) for name, key in names.items()]
+    for name, before, after in cells:
+        assert f"{name} {100 * before:.0f} → {100 * after:.0f} %" in flat
+    share = {
+        method: found["contribution_share"]["step 1"]["resolution"]
+        for method, found in recipe_results("dialogue")["summary"].items()
+    }
+    assert f"carries {100 * share['grpo']:.0f} % of the advantage under GRPO's plain sum" in flat
+    assert f"and {100 * share['gdpo']:.0f} % under GDPO" in flat
+
+
 def test_speed_is_that_of_the_results():
     results = json.loads((ROOT / "benchmarks" / "results" / "advantages.json").read_text())
     ratios, flat = results["ratios"], " ".join(TEXT.split())
