@@ -118,7 +118,7 @@ def wrong(question: str, call: dict[str, Any], rng: random.Random) -> dict[str, 
 
 
 def main() -> None:
-    args = nano_common.arguments(__doc__, "nano-tools", steps=1000)
+    args = nano_common.arguments(__doc__, "nano-tools", steps=1200)
     held_out: dict[str, dict[str, object]] = {
         "pairs of parameter and value never seen": {"data.parameters.pairs": "held_out"},
     }

@@ -12,7 +12,7 @@ import pytest
 
 from gdpo.core.errors import Error
 from gdpo.rewards import math_answer, tool_correctness, tool_exact, tool_format
-from gdpo.training import tasks
+from gdpo.training import recipe, tasks
 from gdpo.training.made import make, tool_calls
 from gdpo.training.settings import DataSettings
 
@@ -168,13 +168,31 @@ def test_bad_parameters_are_named(name, parameters, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["tools", "concise"])
+def test_larger_models_get_the_whole_task(name):
+    small, large = recipe.load(name), recipe.load(name, ["model=some/model"])
+    assert small.model == f"nano-{name}"
+    assert large.dtype == "bfloat16"
+    assert large.trainer["gradient_checkpointing"] is True
+    assert large.data.system
+    questions = [
+        [row["prompt"][-1]["content"] for row in tasks.load(settings.data, held_out=16).held_out]
+        for settings in (small, large)
+    ]
+    assert min(map(len, questions[1])) > min(map(len, questions[0]))
+    if name == "tools":
+        asked = make("tool_calls", 200, 0, **large.data.parameters)
+        assert {len(json.loads(row["calls"])) for row in asked} == {1, 2}
+        assert {len(row["question"].split("\n")) - 1 for row in asked} == set(range(2, 9))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "rewards"), [("tools", {"correct", "format"}),
+@pytest.mark.parametrize(("name", "rewards"), [("tools", {"correct", "format"}),
                                                  ("concise", {"correct", "format", "length"})])  # fmt: skip
-def test_the_recipe_runs(tmp_path, recipe, rewards):
+def test_the_recipe_runs(tmp_path, name, rewards):
     changes = ["steps=2", "save_steps=2", "evaluation.prompts=16", "evaluation.samples=2", "name=short"]
     done = subprocess.run(
-        [sys.executable, "-m", "gdpo", "train", recipe, *changes], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-m", "gdpo", "train", name, *changes], cwd=tmp_path, capture_output=True, text=True,
         timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

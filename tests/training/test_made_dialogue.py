@@ -139,6 +139,32 @@ def test_rules_of_fluency(text, broken):
     assert rewards.fluent(partial=True)([text]) == [1 - len(broken) / 5]
 
 
+@pytest.mark.parametrize(
+    "text", ["", "\ud800", "\x00", "a\u0301" * 9, "<b>Friday</b>", "(" * 9999, "\u202e.", None, 3, [], [{}], b"Friday."]
+)
+def test_any_completion_has_scores(text):
+    facts = {"resolution": ['["Friday"]'], "secret": ["falcon"]}
+    for made in (
+        rewards.contains(partial=True),
+        rewards.says_none_of(),
+        rewards.fluent(),
+        rewards.fluent(partial=True),
+    ):
+        (score,) = made([text], **facts)
+        assert 0 <= score <= 1
+
+
+def test_long_completions_take_no_long_time():
+    import time
+
+    started = time.perf_counter()
+    for part in ("a ", "a", ". a", "..", " .", '"', "Friday ", "\n"):
+        text = part * (1_000_000 // len(part))
+        rewards.fluent()([text])
+        rewards.contains()([text], resolution=['[{"any": ["Friday"], "none": ["Monday", "5 euros"]}]'])
+    assert time.perf_counter() - started < 8 * 2
+
+
 def test_an_empty_column_name_is_refused():
     for make_reward in (rewards.contains, rewards.says_none_of):
         with pytest.raises(Error, match="name of a column"):

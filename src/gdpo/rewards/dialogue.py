@@ -200,7 +200,7 @@ def _facts(value: object) -> list[_Fact]:
     return [fact for fact in map(_fact, entries) if fact.any]
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=512)
 def _facts_of_text(text: str) -> tuple[_Fact, ...]:
     if text.lstrip().startswith(("[", "{")):
         try:
@@ -223,7 +223,7 @@ def _patterns(given: object) -> tuple[re.Pattern[str], ...]:
     return tuple(_phrase(str(phrase)) for phrase in listed if not is_missing(phrase))
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=4096)
 def _phrase(phrase: str) -> re.Pattern[str]:
     folded = _folded(phrase.strip())
     before, after = r"(?<!\w)", r"(?!\w)"
