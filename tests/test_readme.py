@@ -81,6 +81,10 @@ def test_figures_of_the_recipes():
     mean = recipe_results("concise")["mean"]
     shown = {"right": "correct", "in form": "format", "right and short": "length given correct >= 1"}
     cells = [(name, mean[key]["before"], mean[key]["after"]) for name, key in shown.items()]
+    mean = recipe_results("tools")["mean"]
+    assert f"correctness {mean['correct']['before']:.2f} → {mean['correct']['after']:.2f}" in flat
+    shown = {"in form": "format", "both at their best": "all_of"}
+    cells += [(name, mean[key]["before"], mean[key]["after"]) for name, key in shown.items()]
     for recipe, names in (
         ("code", {"passed": "passed", "free of bugs": "runs", "all at once": "all at their best"}),
         ("dialogue", {name: name for name in ("relevance", "fluency", "safety", "resolution")}),
