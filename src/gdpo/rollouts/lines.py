@@ -181,7 +181,8 @@ def _late(
             continue
         name = next(group for group in match.groups() if group is not None).decode("utf-8", "replace")
         value = record.get(name) if isinstance(record, dict) else None
-        where = f"{source.name} line {first + block.count(b'\n', 0, start)}"
+        line = first + block.count(b"\n", 0, start)
+        where = f"{source.name} line {line}"
         if isinstance(value, int | float) and name not in META:
             found[name] = f"column {name!r} first stands in {where} and is not counted; rewards= with its name counts it"
         else:

@@ -16,7 +16,10 @@ def _matches(head: Head) -> bool:
 
 def trl_columns(head: Head) -> Columns:
     """Where a TRL table keeps what."""
-    standard = {name: name for name in ("step", "prompt", "completion", "advantage") if head.has(name)}
+    standard = {name: name for name in ("step", "prompt", "completion") if head.has(name)}
+    advantage = head.first(("advantage", "advantages"))
+    if advantage is not None:
+        standard["advantage"] = advantage
     if head.numeric("reward"):
         standard["total"] = "reward"
     kinds = ("float",) if head.late else ("float", "int")
