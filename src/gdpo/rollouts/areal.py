@@ -15,7 +15,7 @@ def _columns(head: Head) -> Columns:
     standard = {"group": "task_id", "rollout": "sample_idx", "prompt": "prompt", "completion": "completion"}
     standard |= {"total": "reward"}
     standard |= {"step": "head_version"} if head.has("head_version") else {}
-    also = {name: pl.Float64() for name in ("seqlen", "prompt_len") if head.has(name)}
+    also: dict[str, pl.DataType] = {name: pl.Float64() for name in ("seqlen", "prompt_len") if head.has(name)}
     return Columns({key: name for key, name in standard.items() if head.has(name)}, {}, also=also)
 
 

@@ -129,7 +129,7 @@ def _is_pickle(head: bytes, path: Path) -> bool:
         return True
     if head[:2] == b"PK" and b"data.pkl" in head[:1024]:
         return True
-    return path.suffix.lower() in _PICKLES and not head.lstrip()[:1] in b"{["
+    return path.suffix.lower() in _PICKLES and head.lstrip()[:1] not in b"{["
 
 
 def _packed(path: Path, packed: Literal["gzip", "zstd"]) -> Source | str:
@@ -138,7 +138,9 @@ def _packed(path: Path, packed: Literal["gzip", "zstd"]) -> Source | str:
             with gzip.open(path, "rb") as file:
                 head = file.read(_HEAD)
         else:
-            lines = pl.read_csv(path, has_header=False, separator="\x01", quote_char=None, n_rows=20, infer_schema=False)
+            lines = pl.read_csv(
+                path, has_header=False, separator="\x01", quote_char=None, n_rows=20, infer_schema=False
+            )
             head = "\n".join(lines.to_series().fill_null("").to_list()).encode()
     except (OSError, EOFError, pl.exceptions.PolarsError) as error:
         return "empty" if isinstance(error, pl.exceptions.NoDataError) else f"unreadable ({str(error)[:80]})"
@@ -174,10 +176,10 @@ def _first_is_json(text: bytes, whole: bool) -> bool:
     try:
         json.loads(first, strict=False)
     except (ValueError, RecursionError):
-        if first.strip() == b"{" or not end and whole:
+        if first.strip() == b"{" or (not end and whole):
             return not whole or not _parses(text)
         # A damaged first line is still a line; pretty-printed JSON has a short one that opens.
-        return len(first) > 200 or b":" in first and first.rstrip().endswith(b"}")
+        return len(first) > 200 or (b":" in first and first.rstrip().endswith(b"}"))
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Iterator
@@ -56,9 +57,9 @@ def _number(value: Any, name: str, source: Source, line: int, account: Account) 
     if isinstance(value, str):
         number = number_of(value)
         if number is not None:
-            account.value(shown, "written as text were read as numbers", where)
+            account.value(shown, "written as text, read as a number", where)
             return number
-    account.value(shown, "that are no numbers count as missing", f"{where}: {as_text(value)[:40]!r}")
+    account.value(shown, "not a number, counted as missing", f"{where}: {as_text(value)[:40]!r}")
     return None
 
 
@@ -83,7 +84,9 @@ def read_csv(source: Source, schema: dict[str, pl.DataType], account: Account) -
     except (pl.exceptions.PolarsError, OSError) as error:
         account.skip(source.name, f"not readable as CSV ({_first_line(error)})")
         return
-    yield to_schema(frame.select([name for name in schema if name in frame.columns]), schema, source, account, 2, frame.height)
+    yield to_schema(
+        frame.select([name for name in schema if name in frame.columns]), schema, source, account, 2, frame.height
+    )
 
 
 def csv_frame(source: Source, rows: int | None = None) -> pl.DataFrame:
@@ -100,11 +103,10 @@ def json_rows(source: Source) -> list[Record]:
     Raises:
         ValueError: it is none of these.
     """
-    import gzip
-
-    opened = gzip.open(source.path, "rb") if source.packed == "gzip" else source.path.open("rb")
-    with opened as file:
-        value = json.loads(file.read().decode("utf-8-sig", "replace"), strict=False)
+    data = source.path.read_bytes()
+    if source.packed == "gzip":
+        data = gzip.decompress(data)
+    value = json.loads(data.decode("utf-8-sig", "replace"), strict=False)
     if isinstance(value, dict) and isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):
         return [dict(zip(value["columns"], row, strict=False)) for row in value["data"] if isinstance(row, list)]
     if isinstance(value, dict) and isinstance(value.get("log_history"), list):
@@ -145,7 +147,7 @@ def _numbers(series: pl.Series, source: Source, account: Account, first: int) ->
         wrong = series.is_not_null().arg_true().to_list()
     shown = series.name.removeprefix("reward/")
     for row in wrong:
-        account.value(shown, "that are no numbers count as missing", f"{source.name} row {first + row}")
+        account.value(shown, "not a number, counted as missing", f"{source.name} row {first + row}")
     return numbers.alias(series.name)
 
 

@@ -12,7 +12,7 @@ from gdpo.rollouts.frames import csv_frame, json_rows
 from gdpo.rollouts.layout import Head, Kind, Layout, Record, Source, kind_of
 from gdpo.rollouts.lines import flat_rows, open_bytes, records_of
 
-_BYTES = 4 << 20
+_BYTES = 2 << 20
 """Bytes of JSON lines that are looked at in all."""
 _FILES = 64
 _SPOTS = 5
@@ -128,10 +128,8 @@ def _sample_lines(source: Source, budget: int, account: Account) -> list[Record]
             file.seek((size - budget // _SPOTS) * spot // (_SPOTS - 1))
             if spot:
                 file.readline()
-            lines = [file.readline()]
-            while sum(map(len, lines)) < budget // _SPOTS and (line := file.readline()):
-                lines.append(line)
-            data = b"".join(lines).removeprefix(b"\xef\xbb\xbf")
+            data = file.read(budget // _SPOTS) + file.readline()
+            data = data.removeprefix(b"\xef\xbb\xbf")
             records += [record for _, record in records_of(data, 1, source, account)]
         return records
 

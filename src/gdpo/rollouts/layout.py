@@ -21,12 +21,7 @@ NUMBERS = ("length", "advantage", "total")
 """Standard columns; steps and ids are read as text because dumps write both ``3`` and ``"3"``."""
 
 META = frozenset(
-    """step steps global_step epoch iteration index idx id uid uuid request_id rollout rollout_id sample_idx sample_id
-    segment turn turns num_turns group group_id group_idx traj_idx prompt_id example_id task task_id problem_id
-    question_id data_source seed rank version head_version tail_version seqlen prompt_len response_len length lengths
-    completion_length response_length prompt_length input_lengths num_tokens tokens token_count timestamp time
-    wall_time duration latency created advantage advantages weight loss kl entropy logprob ground_truth gts label
-    answer solution is_truncated truncated is_completed gen_id line temperature top_p lr learning_rate""".split()
+    ["step", "steps", "global_step", "epoch", "iteration", "index", "idx", "id", "uid", "uuid", "request_id", "rollout", "rollout_id", "sample_idx", "sample_id", "segment", "turn", "turns", "num_turns", "group", "group_id", "group_idx", "traj_idx", "prompt_id", "example_id", "task", "task_id", "problem_id", "question_id", "data_source", "seed", "rank", "version", "head_version", "tail_version", "seqlen", "prompt_len", "response_len", "length", "lengths", "completion_length", "response_length", "prompt_length", "input_lengths", "num_tokens", "tokens", "token_count", "timestamp", "time", "wall_time", "duration", "latency", "created", "advantage", "advantages", "weight", "loss", "kl", "entropy", "logprob", "ground_truth", "gts", "label", "answer", "solution", "is_truncated", "truncated", "is_completed", "gen_id", "line", "temperature", "top_p", "lr", "learning_rate"]
 )
 """Names of number columns that are no rewards, in any dump."""
 GROUPS = ("group", "group_id", "group_idx", "uid", "prompt_id", "example_id", "problem_id", "question_id", "task_id")
@@ -166,7 +161,9 @@ def choose_rewards(
         found = texts
         notes = (f"numbers written as text were read as numbers: {', '.join(texts)}",)
     elif texts:
-        notes = (f"columns of numbers written as text are not counted as rewards: {', '.join(texts)}; rewards= names them",)
+        notes = (
+            f"columns of numbers written as text are not counted as rewards: {', '.join(texts)}; rewards= names them",
+        )
     return {name: name for name in found}, notes
 
 

@@ -11,7 +11,9 @@ import io
 import json
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any
 
 import numpy as np
@@ -79,17 +81,31 @@ def read_lines(
     source: Source, layout: Layout, schema: dict[str, pl.DataType], known: set[str], account: Account
 ) -> Iterator[pl.DataFrame]:
     """The rows of a file in blocks: the columns of ``schema``, ``line`` and, for tables a line, ``part``."""
-    pattern = _unknown(known)
-    try:
-        for block, first in blocks(source):
-            frame = None
+    names = _Names(known)
+    waiting: deque[tuple[bytes, int, Future[pl.DataFrame | None] | None]] = deque()
+
+    def next_frame() -> pl.DataFrame:
+        block, first, parsing = waiting.popleft()
+        frame = parsing.result() if parsing is not None else None
+        return _one_by_one(block, first, source, layout, schema, account) if frame is None else frame
+
+    # polars works on a block, without Python's lock, while the next one is read and searched for unknown columns.
+    with ThreadPoolExecutor(1) as worker:
+        for block, first in _whole_blocks(source, account):
+            parsing = None
             if layout.flatten is None:
-                for late in _late(block, pattern, first, source):
-                    account.note(late[1])
-                    known.add(late[0])
-                    pattern = _unknown(known)
-                frame = _by_polars(block, first, schema)
-            yield _one_by_one(block, first, source, layout, schema, account) if frame is None else frame
+                parsing = worker.submit(_by_polars, block, first, schema)
+                names.look(block, first, source, account)
+            waiting.append((block, first, parsing))
+            if len(waiting) > 1:
+                yield next_frame()
+        while waiting:
+            yield next_frame()
+
+
+def _whole_blocks(source: Source, account: Account) -> Iterator[tuple[bytes, int]]:
+    try:
+        yield from blocks(source)
     except (OSError, EOFError, zlib.error) as error:
         # Packed files of a killed writer end in the middle; what came before has been given.
         account.skip(source.name, f"cut off or unreadable ({error})")
@@ -160,31 +176,41 @@ def flat_rows(record: Record, source: Source, layout: Layout, line: int, account
     return rows
 
 
-def _unknown(known: set[str]) -> tuple[re.Pattern[bytes], ...]:
-    """Keys that the sampled rows did not show: after a comma, or first in a line."""
-    names = b"|".join(re.escape(json.dumps(name, ensure_ascii=False)[1:-1].encode("utf-8", "replace")) for name in known)
-    key = rb'"(?!(?:' + names + rb')")([^"\\]{1,200})" ?:'
-    # Three expressions, each with a fixed beginning: an alternative would be slower by half.
-    return tuple(re.compile(start + key) for start in (rb", ", rb",", rb"\n\{"))
+class _Names:
+    """Finds columns that the sampled rows did not show, which polars would leave out without a word."""
+
+    def __init__(self, known: set[str]) -> None:
+        self.known = known
+        self._compile()
+
+    def _compile(self) -> None:
+        names = (json.dumps(name, ensure_ascii=False)[1:-1].encode("utf-8", "replace") for name in self.known)
+        key = rb'"(?!(?:' + b"|".join(map(re.escape, names)) + rb')")([^"\\]{1,200})" ?:'
+        # Expressions with a fixed beginning; an alternative in one of them would be slower by half.
+        self.spaced, self.close, self.first = (re.compile(start + key) for start in (rb", ", rb",", rb"\n\{"))
+
+    def look(self, block: bytes, first: int, source: Source, account: Account) -> None:
+        """Put each unknown column of numbers into the account, with the line where it first stands."""
+        style = self.spaced if b'": ' in block[:4096] else self.close
+        for _ in range(len(self.known) + 1000):
+            match = style.search(block) or self.first.search(block)
+            if match is None:
+                return
+            name = match.group(1).decode("utf-8", "replace")
+            start = block.rfind(b"\n", 0, match.start() + 1) + 1
+            value = _value_of(block[start : block.find(b"\n", match.end()) + 1 or None], name)
+            if isinstance(value, int | float) and name not in META:
+                line = first + block.count(b"\n", 0, start)
+                account.note(
+                    f"column {name!r} first stands in {source.name} line {line} and is not counted; rewards= counts it"
+                )
+            self.known.add(name)
+            self._compile()
 
 
-def _late(
-    block: bytes, patterns: tuple[re.Pattern[bytes], ...], first: int, source: Source
-) -> list[tuple[str, str]]:
-    found: dict[str, str] = {}
-    for match in (m for pattern in patterns if (m := pattern.search(block))):
-        start = block.rfind(b"\n", 0, match.start() + 1) + 1 if match.group(0)[:1] != b"\n" else match.start() + 1
-        end = block.find(b"\n", match.end())
-        try:
-            record: Any = json.loads(block[start : end if end >= 0 else None], strict=False)
-        except (ValueError, RecursionError):
-            continue
-        name = next(group for group in match.groups() if group is not None).decode("utf-8", "replace")
-        value = record.get(name) if isinstance(record, dict) else None
-        line = first + block.count(b"\n", 0, start)
-        where = f"{source.name} line {line}"
-        if isinstance(value, int | float) and name not in META:
-            found[name] = f"column {name!r} first stands in {where} and is not counted; rewards= with its name counts it"
-        else:
-            found.setdefault(name, "")
-    return [(name, text) for name, text in found.items()]
+def _value_of(line: bytes, name: str) -> Any:
+    try:
+        record = json.loads(line, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return record.get(name) if isinstance(record, dict) else None

@@ -34,8 +34,8 @@ _METRICS = re.compile(
     r"|.*/(mean|std|max|min)(/.*)?$|^(actor|critic|train|eval|perf|timing_s|response_length)/|^_(step|runtime|timestamp)$"
 )
 _NO_ROLLOUTS = (
-    "{path} is a log of step means (one row a step: {found}), which holds no rollouts; log them: log_completions=True in "
-    "TRL and --log_completions true in ms-swift write them to OUTPUT/completions, trainer.rollout_data_dir=DIR in verl, "
+    "{path} is a log of step means (one row a step: {found}), which holds no rollouts; log them: log_completions=True "
+    "in TRL and --log_completions true in ms-swift write OUTPUT/completions, trainer.rollout_data_dir=DIR in verl, "
     "logger.log_dir in NeMo-RL, and gdpo's adapters write RUN/rollouts"
 )
 
@@ -67,7 +67,9 @@ def open_dump(
     columns = _override(columns, head, rewards, group_by)
     if not columns.rewards and "total" not in columns.standard:
         names = ", ".join(head.kinds) or "none"
-        raise Error(f"{path} has no reward column: columns of numbers were looked for beside the texts, found were {names}")
+        raise Error(
+            f"{path} has no reward column: columns of numbers were looked for beside the texts, found were {names}"
+        )
     summary = Summary(format=layout.label, rewards=list(columns.rewards))
     framework, settings = layout.framework, _settings(head)
     if layout.label == "gdpo" and head.metadata.get("gdpo.framework"):
@@ -83,9 +85,7 @@ def open_dump(
     )  # fmt: skip
 
 
-def _recognise(
-    path: Any, sources: list[Source], wanted: str | None
-) -> tuple[list[Source], Layout, Head, list[str]]:
+def _recognise(path: Any, sources: list[Source], wanted: str | None) -> tuple[list[Source], Layout, Head, list[str]]:
     """The files of one format, that format, the head of its rows, and what else was there."""
     families: dict[tuple[Any, ...], list[Source]] = {}
     for source in sources:
@@ -139,7 +139,18 @@ def _family(source: Source) -> tuple[Any, ...]:
 
 
 def _is_metrics(head: Head) -> bool:
-    texts = ("prompt", "completion", "input", "output", "response", "content", "traces", "completions", "rollout", "group")
+    texts = (
+        "prompt",
+        "completion",
+        "input",
+        "output",
+        "response",
+        "content",
+        "traces",
+        "completions",
+        "rollout",
+        "group",
+    )
     if any(name in head.kinds for name in texts) or head.has("group_idx") or head.has("group_id"):
         return False
     return any(_METRICS.match(name) for name in head.kinds)

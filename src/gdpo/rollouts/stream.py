@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from gdpo.rollouts.account import Account
 from gdpo.rollouts.dump import Batch, Summary
@@ -16,6 +17,7 @@ from gdpo.rollouts.groups import Codes, from_ids, from_prompts
 from gdpo.rollouts.layout import TEXTS, Columns, Layout, Record, Source
 from gdpo.rollouts.lines import flat_rows, read_lines
 
+Scores = NDArray[np.float64]
 _PLACES = ("line", "part", "file")
 
 
@@ -34,9 +36,11 @@ class Plan:
 
     def schema(self) -> dict[str, pl.DataType]:
         """Columns of the files and the type they are read as."""
-        types = {column: pl.String() if name in TEXTS else pl.Float64() for name, column in self.columns.standard.items()}
+        types = {
+            column: pl.String() if name in TEXTS else pl.Float64() for name, column in self.columns.standard.items()
+        }
         types |= dict.fromkeys([*self.columns.rewards.values(), *self.columns.weights.values()], pl.Float64())
-        return types | self.columns.also  # type: ignore[return-value]
+        return types | self.columns.also
 
     def standard(self, frame: pl.DataFrame, source: Source, file: int) -> pl.DataFrame:
         """A block of a file in standard columns; ``file`` and ``part`` say which rows were written together."""
@@ -166,12 +170,14 @@ def _without_repetitions(frame: pl.DataFrame, plan: Plan, state: _State) -> pl.D
         return frame.unique("rollout", keep="first", maintain_order=True)
     if "completion" not in frame.columns or "rollout" in frame.columns:
         return frame
-    names = [name for name in frame.columns if name in ("prompt", "completion", "advantage") or name.startswith("reward/")]
+    names = [
+        name for name in frame.columns if name in ("prompt", "completion", "advantage") or name.startswith("reward/")
+    ]
     hashes = frame.select(pl.col(names)).hash_rows().to_numpy()
     where = frame.select("file", "part").to_numpy()
     starts = np.flatnonzero(np.r_[True, (where[1:] != where[:-1]).any(axis=1)])
     prompts = frame["prompt"].to_numpy() if "prompt" in names else None
-    kept: list[NDArrayInt] = []
+    kept: list[Codes] = []
     for start, end in zip(starts, np.r_[starts[1:], frame.height], strict=True):
         rows = hashes[start:end]
         half = len(rows) // 2
@@ -184,9 +190,6 @@ def _without_repetitions(frame: pl.DataFrame, plan: Plan, state: _State) -> pl.D
             kept.append(np.arange(start, start + len(rows)))
     keep = np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
     return frame if len(keep) == frame.height else frame[keep]
-
-
-NDArrayInt = Codes
 
 
 def _whole_rollouts(frame: pl.DataFrame, plan: Plan, account: Account) -> pl.DataFrame:
@@ -227,12 +230,12 @@ def _group(frame: pl.DataFrame, plan: Plan, state: _State, account: Account) -> 
     return np.zeros(frame.height, dtype=np.int64)
 
 
-def _finite(scores: Codes, frame: pl.DataFrame, plan: Plan, account: Account) -> Codes:  # type: ignore[type-arg]
+def _finite(scores: Scores, frame: pl.DataFrame, plan: Plan, account: Account) -> Scores:
     wrong = np.isinf(scores)
     for row, k in np.argwhere(wrong):
         source = plan.sources[frame["file"][int(row)]]
         place = f"{source.name} {'line' if source.kind == 'lines' else 'row'} {frame['line'][int(row)]}"
-        account.value(list(plan.columns.rewards)[k], "that are infinite count as missing", place)
+        account.value(list(plan.columns.rewards)[k], "infinite, counted as missing", place)
     scores[wrong] = np.nan
     return scores
 
@@ -252,7 +255,9 @@ def _rows(step: int, time: int, frame: pl.DataFrame, state: _State) -> pl.DataFr
                 ids = pl.Series("rollout", [f"{label}-{row}" for row in range(frame.height)])
     else:
         ids = frame.select((pl.lit(f"{label}-") + pl.int_range(pl.len()).cast(pl.String)).alias("rollout")).to_series()
-    drop = [name for name in frame.columns if name.startswith("reward/") or name in (*_PLACES, "step", "group", "segment")]
+    drop = [
+        name for name in frame.columns if name.startswith("reward/") or name in (*_PLACES, "step", "group", "segment")
+    ]
     rows = frame.drop(drop).with_columns(ids.alias("rollout"))
     if "length" in rows.columns:
         rows = rows.with_columns(pl.col("length").cast(pl.Int64, strict=False))
