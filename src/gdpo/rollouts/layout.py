@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,10 +20,21 @@ TEXTS = ("step", "group", "rollout", "segment", "task", "prompt", "completion")
 NUMBERS = ("length", "advantage", "total")
 """Standard columns; steps and ids are read as text because dumps write both ``3`` and ``"3"``."""
 
-META = frozenset(
-    ["step", "steps", "global_step", "epoch", "iteration", "index", "idx", "id", "uid", "uuid", "request_id", "rollout", "rollout_id", "sample_idx", "sample_id", "segment", "turn", "turns", "num_turns", "group", "group_id", "group_idx", "traj_idx", "prompt_id", "example_id", "task", "task_id", "problem_id", "question_id", "data_source", "seed", "rank", "version", "head_version", "tail_version", "seqlen", "prompt_len", "response_len", "length", "lengths", "completion_length", "response_length", "prompt_length", "input_lengths", "num_tokens", "tokens", "token_count", "timestamp", "time", "wall_time", "duration", "latency", "created", "advantage", "advantages", "weight", "loss", "kl", "entropy", "logprob", "ground_truth", "gts", "label", "answer", "solution", "is_truncated", "truncated", "is_completed", "gen_id", "line", "temperature", "top_p", "lr", "learning_rate"]
+META = frozenset([
+    "step", "steps", "global_step", "epoch", "iteration", "index", "idx", "id", "uid", "uuid", "request_id",
+    "rollout", "rollout_id", "sample_idx", "sample_id", "segment", "turn", "turns", "num_turns", "group",
+    "group_id", "group_idx", "traj_idx", "prompt_id", "example_id", "task", "task_id", "problem_id", "question_id",
+    "data_source", "seed", "rank", "version", "head_version", "tail_version", "seqlen", "prompt_len",
+    "response_len", "length", "lengths", "completion_length", "response_length", "prompt_length", "input_lengths",
+    "num_tokens", "tokens", "token_count", "timestamp", "time", "wall_time", "duration", "latency", "created",
+    "advantage", "advantages", "weight", "loss", "kl", "entropy", "logprob", "ground_truth", "gts", "label",
+    "answer", "solution", "is_truncated", "truncated", "is_completed", "gen_id", "line", "temperature", "top_p",
+    "lr", "learning_rate"
+])  # fmt: skip
+"""Names of number columns that are no rewards unless a format or the caller says so."""
+_SURELY = frozenset(
+    {"step", "global_step", "epoch", "index", "idx", "id", "uid", "request_id", "timestamp", "gts", "seed"}
 )
-"""Names of number columns that are no rewards, in any dump."""
 GROUPS = ("group", "group_id", "group_idx", "uid", "prompt_id", "example_id", "problem_id", "question_id", "task_id")
 
 
@@ -141,30 +152,27 @@ def number_of(text: str) -> float | None:
         return None
 
 
-def numeric_columns(head: Head, taken: Iterable[str], kinds: tuple[Kind, ...] = ("float", "int", "bool")) -> list[str]:
-    """Columns of numbers that are neither taken nor known to be something else than a reward."""
-    out = set(taken)
-    return [name for name, kind in head.kinds.items() if kind in kinds and name not in out and name not in META]
-
-
 def choose_rewards(
-    head: Head, taken: Iterable[str], kinds: tuple[Kind, ...] = ("float", "int", "bool")
+    head: Head, taken: Iterable[str], kinds: Sequence[Kind] = ("float", "int", "bool"), meta: Collection[str] = META
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Rewards of a flat table, and what to say of columns of numbers written as text.
+    """Rewards of a flat table: columns of these kinds that are neither taken nor named in ``meta``.
 
-    Where no column holds numbers, those whose every value is a number or boolean as text are taken.
+    Where no column holds numbers, those whose every value is a number or boolean as text are taken. What is left out
+    although it could be a reward is said.
     """
-    found = numeric_columns(head, taken, kinds)
-    texts = numeric_columns(head, taken, ("number_text",))
-    notes: tuple[str, ...] = ()
+    free = [name for name in head.kinds if name not in set(taken)]
+    found = [name for name in free if head.kinds[name] in kinds and name not in meta]
+    texts = [name for name in free if head.kinds[name] == "number_text" and name not in META]
+    notes: list[str] = []
     if texts and not found:
-        found = texts
-        notes = (f"numbers written as text were read as numbers: {', '.join(texts)}",)
-    elif texts:
-        notes = (
-            f"columns of numbers written as text are not counted as rewards: {', '.join(texts)}; rewards= names them",
+        found, texts = texts, []
+        notes.append(f"numbers written as text were read as numbers: {', '.join(found)}")
+    left = [name for name in free if head.numeric(name) and name not in found and name not in _SURELY] + texts
+    if left:
+        notes.append(
+            f"columns of numbers that are not counted as rewards: {', '.join(left)}; rewards= names those that are"
         )
-    return {name: name for name in found}, notes
+    return {name: name for name in found}, tuple(notes)
 
 
 def message_text(messages: Any) -> str:

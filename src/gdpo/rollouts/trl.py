@@ -5,7 +5,7 @@ A float column a reward function, without prefix; extras are of whole numbers or
 
 from __future__ import annotations
 
-from gdpo.rollouts.layout import Columns, Head, Layout, choose_rewards
+from gdpo.rollouts.layout import Columns, Head, Kind, Layout, choose_rewards
 
 
 def _matches(head: Head) -> bool:
@@ -22,8 +22,9 @@ def trl_columns(head: Head) -> Columns:
         standard["advantage"] = advantage
     if head.numeric("reward"):
         standard["total"] = "reward"
-    kinds = ("float",) if head.late else ("float", "int")
-    rewards, notes = choose_rewards(head, standard.values(), kinds)  # type: ignore[arg-type]
+    # A reward function may have any name; in Parquet its column is of floats, that of a whole-number extra is not.
+    kinds: tuple[Kind, ...] = ("float",) if head.late else ("float", "int")
+    rewards, notes = choose_rewards(head, standard.values(), kinds, meta=())
     if rewards:
         notes += (
             "every column of decimal numbers counts as a reward, an extra one cannot be told from them: "
