@@ -173,14 +173,16 @@ def _text_kind(head: bytes, whole: bool, path: Path) -> str:
 def _first_is_json(text: bytes, whole: bool) -> bool:
     """Whether the file is JSON lines: its first line is an object, or is too long to see its end, or damaged."""
     first, end, _ = text.partition(b"\n")
+    if re.match(rb'\{\s*"(columns|data)"\s*:\s*\[\s*[\["]', first):
+        return False  # a logged table
     try:
-        json.loads(first, strict=False)
+        record = json.loads(first, strict=False)
     except (ValueError, RecursionError):
         if first.strip() == b"{" or (not end and whole):
             return not whole or not _parses(text)
         # A damaged first line is still a line; pretty-printed JSON has a short one that opens.
         return len(first) > 200 or (b":" in first and first.rstrip().endswith(b"}"))
-    return True
+    return "log_history" not in record
 
 
 def _parses(text: bytes) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import IO, Any
 
 import polars as pl
 
@@ -119,9 +120,7 @@ def _sample_lines(source: Source, budget: int, account: Account) -> list[Record]
     size = source.path.stat().st_size
     with open_bytes(source) as file:
         if source.packed or size <= budget:
-            data = file.read(budget * 4 if source.packed else budget)
-            while b"\n" not in data and (more := file.read(budget)):
-                data += more
+            data = _beginning(file, budget * 4 if source.packed else budget)
             return [record for _, record in records_of(data.removeprefix(b"\xef\xbb\xbf"), 1, source, account)]
         records: list[Record] = []
         for spot in range(_SPOTS):
@@ -132,6 +131,17 @@ def _sample_lines(source: Source, budget: int, account: Account) -> list[Record]
             data = data.removeprefix(b"\xef\xbb\xbf")
             records += [record for _, record in records_of(data, 1, source, account)]
         return records
+
+
+def _beginning(file: IO[bytes], size: int) -> bytes:
+    """The first bytes of a file, at least a line; what there is of a packed one that ends in the middle."""
+    data = b""
+    try:
+        while (len(data) < size or b"\n" not in data) and (more := file.read(1 << 16)):
+            data += more
+    except (OSError, EOFError, zlib.error):
+        pass
+    return data
 
 
 def _schema(source: Source) -> dict[str, pl.DataType]:

@@ -60,7 +60,7 @@ def blocks(source: Source, size: int = BLOCK) -> Iterator[tuple[bytes, int]]:
     rest, line = [b""], 1
     with open_bytes(source) as file:
         first = True
-        while data := file.read(size):
+        for data in _pieces(file, size, bool(source.packed)):
             if first and data.startswith(_BOM):
                 data = data[len(_BOM) :]
             first = False
@@ -75,6 +75,22 @@ def blocks(source: Source, size: int = BLOCK) -> Iterator[tuple[bytes, int]]:
     last = b"".join(rest)
     if last:
         yield last, line
+
+
+def _pieces(file: IO[bytes], size: int, packed: bool) -> Iterator[bytes]:
+    """The bytes of a file; of a packed one that ends in the middle also those before its end."""
+    waiting: list[bytes] = []
+    try:
+        while data := file.read(min(size, 1 << 16) if packed else size):
+            waiting.append(data)
+            if not packed or len(waiting) << 16 >= size:
+                yield b"".join(waiting)
+                waiting = []
+    except (OSError, EOFError, zlib.error):
+        yield b"".join(waiting)
+        raise
+    if waiting:
+        yield b"".join(waiting)
 
 
 def read_lines(
