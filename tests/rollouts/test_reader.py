@@ -420,3 +420,23 @@ def test_any_records_are_read_or_refused(tmp_path_factory, records):
 def test_every_dump_at_once_is_read_or_refused():
     dump, batches = whole(SHARED / "cases" / "dumps" / "trl")
     assert dump.summary.rollouts == sum(len(batch.scores) for batch in batches) > 0
+
+
+def test_files_without_steps_are_batches_of_their_own(tmp_path):
+    for number in (3, 12):
+        made = [
+            {key: v for key, v in row.items() if key != "step"} | {"output": f"{number} {n}"}
+            for n, row in enumerate(rows(steps=1))
+        ]
+        lines(tmp_path / f"part{number}.jsonl", made)
+    dump, batches = whole(tmp_path)
+    assert [batch.step for batch in batches] == dump.summary.steps == [3, 12]
+    assert dump.summary.group_sizes == {3: 4}
+
+
+def test_messages_in_parquet_are_json(tmp_path):
+    message = [{"role": "user", "content": 'say "é"'}, {"role": "assistant", "content": "x"}]
+    frame = pl.read_parquet(table(tmp_path / "a.parquet")).with_columns(completion=pl.Series([message] * 3 + [None]))
+    frame.write_parquet(tmp_path / "a.parquet")
+    _, (batch,) = whole(tmp_path / "a.parquet")
+    assert json.loads(batch.rows["completion"][0]) == message

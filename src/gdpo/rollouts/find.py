@@ -18,7 +18,8 @@ from gdpo.rollouts.layout import Source
 LOOKED_FOR = "rollouts as JSON lines, Parquet, CSV or JSON, also packed with gzip or zstd"
 _HEAD = 1 << 16
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle")
-_HELD_OUT = re.compile(r"^(eval|evals|evaluation|evaluations|val|validation)([_-].*)?$", re.IGNORECASE)
+_HELD_OUT = re.compile(r"^(test|(eval|evals|evaluation|evaluations|val|validation)([_-].*)?)$", re.IGNORECASE)
+_HELD_OUT_FILE = re.compile(r"^(test|eval|val)_", re.IGNORECASE)
 _MOST = 100_000
 PICKLE = (
     "{path} is a pickle, which can run code when it is loaded and is never opened here; convert it where you trust it, "
@@ -103,12 +104,18 @@ def _walk(folder: Path) -> list[Path]:
 
 def _without_held_out(files: list[Path], folder: Path) -> tuple[list[Path], list[str]]:
     """Evaluations stand beside training rollouts in some layouts and are no part of the training."""
-    held = [file for file in files if any(_HELD_OUT.match(part) for part in file.relative_to(folder).parts[:-1])]
+    held = [file for file in files if _held_out(file.relative_to(folder))]
     rest = sorted(set(files) - set(held), key=natural)
     if not held or not any(isinstance(sniff(file), Source) for file in rest):
         return files, []
-    names = sorted({part for file in held for part in file.relative_to(folder).parts[:-1] if _HELD_OUT.match(part)})
-    return rest, [f"folders of evaluation rollouts were left out: {', '.join(names)}; give one as the path to read it"]
+    first = held[0].relative_to(folder)
+    return rest, [
+        f"{len(held)} files of evaluation rollouts were left out, such as {first}; give their path to read them"
+    ]
+
+
+def _held_out(file: Path) -> bool:
+    return any(_HELD_OUT.match(part) for part in file.parts[:-1]) or _HELD_OUT_FILE.match(file.name) is not None
 
 
 def natural(path: Path) -> list[tuple[int, int, str]]:

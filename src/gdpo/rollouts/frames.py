@@ -155,6 +155,10 @@ def text_of(series: pl.Series) -> pl.Series:
     """Text as it is, numbers written out, messages as JSON."""
     if series.dtype == pl.String:
         return series
+    if isinstance(series.dtype, pl.List) and isinstance(series.dtype.inner, pl.Struct):
+        encoded = pl.element().struct.json_encode()
+        joined = "[" + pl.col(series.name).list.eval(encoded).list.join(", ") + "]"
+        return series.to_frame().select(joined).to_series().alias(series.name)
     if series.dtype in (pl.List, pl.Array, pl.Struct, pl.Object):
         return pl.Series(series.name, [None if v is None else as_text(v) for v in series.to_list()], dtype=pl.String)
     return series.cast(pl.String, strict=False)

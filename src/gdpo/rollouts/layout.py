@@ -90,6 +90,8 @@ class Columns:
     """reward -> column of the file."""
     also: dict[str, pl.DataType] = field(default_factory=dict)
     """What else ``finish`` needs."""
+    group_by: str | None = None
+    """The column of the file that the caller wants groups from."""
     notes: tuple[str, ...] = ()
 
 

@@ -18,7 +18,7 @@ from gdpo.core.errors import Error
 from gdpo.core.inputs import nearest
 from gdpo.rollouts import areal, generic, ms_swift, nemo_rl, own, tinker, trl, verifiers, verl
 from gdpo.rollouts.dump import Dump, Summary
-from gdpo.rollouts.find import LOOKED_FOR, find_sources
+from gdpo.rollouts.find import LOOKED_FOR, find_sources, natural
 from gdpo.rollouts.head import flattened, keys_of, look
 from gdpo.rollouts.layout import NUMBERS, TEXTS, Columns, Head, Layout, Source
 from gdpo.rollouts.stream import Plan, read
@@ -77,7 +77,7 @@ def open_dump(
     known = keys_of(head.records) | set(columns.standard.values()) | set(columns.rewards.values())
     plan = Plan(
         sources, layout, columns, head_keys=known, damaged=damaged, notes=[*notes, *left, *_said(layout, columns)],
-        grouped=group_by is not None,
+        numbers=_numbers(sources),
     )  # fmt: skip
     return Dump(
         list(columns.rewards), framework, _weights(columns, head, weights), summary,
@@ -117,9 +117,9 @@ def _recognise(path: Any, sources: list[Source], wanted: str | None) -> tuple[li
 
 def _most(found: list[tuple[list[Source], Layout, Head]]) -> tuple[list[Source], Layout, Head, list[str]]:
     """The format that says most: a known one before any table, then the one with most files; same formats join."""
-    best = min(found, key=lambda entry: (entry[1].label == "table", entry[1].label == "gdpo" and 0, -len(entry[0])))
+    best = min(found, key=lambda entry: (entry[1].label == "table", -len(entry[0])))
     same = [entry for entry in found if entry[1] is best[1]]
-    sources = [source for members, _, _ in same for source in members]
+    sources = sorted((source for members, _, _ in same for source in members), key=lambda source: natural(source.path))
     head = best[2]
     if len(same) > 1:
         kinds = {name: kind for _, _, other in same for name, kind in other.kinds.items()} | head.kinds
@@ -188,7 +188,7 @@ def _override(columns: Columns, head: Head, rewards: Sequence[str] | None, group
         if group_by not in head.kinds:
             raise Error(f"group_by names {group_by!r}, which is no column of the dump{nearest(group_by, head.kinds)}")
         rest = {name: column for name, column in columns.rewards.items() if column != group_by}
-        columns = replace(columns, standard={**columns.standard, "group": group_by}, rewards=rest)
+        columns = replace(columns, rewards=rest, group_by=group_by)
     return columns
 
 
@@ -221,6 +221,13 @@ def _settings(head: Head) -> dict[str, Any]:
     except yaml.YAMLError:
         return {}
     return {"objective": value} if isinstance(value, dict) else {}
+
+
+def _numbers(sources: list[Source]) -> list[int] | None:
+    """The number in each file's name, where each has another one."""
+    found = [re.findall(r"\d+", source.path.name) for source in sources]
+    numbers = [int(digits[-1]) for digits in found if digits and len(digits[-1]) < 16]
+    return numbers if len(set(numbers)) == len(sources) > 1 else None
 
 
 def _framework(written: str) -> str:

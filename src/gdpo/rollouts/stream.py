@@ -31,8 +31,8 @@ class Plan:
     head_keys: set[str]
     damaged: list[str]
     notes: list[str]
-    grouped: bool
-    """The caller named the group column."""
+    numbers: list[int] | None = None
+    """The number in each file's name, where all differ: the step of a file whose rows say none."""
 
     def schema(self) -> dict[str, pl.DataType]:
         """Columns of the files and the type they are read as."""
@@ -40,6 +40,8 @@ class Plan:
             column: pl.String() if name in TEXTS else pl.Float64() for name, column in self.columns.standard.items()
         }
         types |= dict.fromkeys([*self.columns.rewards.values(), *self.columns.weights.values()], pl.Float64())
+        if self.columns.group_by is not None:
+            types.setdefault(self.columns.group_by, pl.String())
         return types | self.columns.also
 
     def standard(self, frame: pl.DataFrame, source: Source, file: int) -> pl.DataFrame:
@@ -49,14 +51,18 @@ class Plan:
         named += [pl.col(column).alias(f"reward/{name}") for name, column in columns.rewards.items()]
         named += [pl.col(column).alias(f"weight/{name}") for name, column in columns.weights.items()]
         part = pl.col("part") if "part" in frame.columns else pl.lit(0, dtype=pl.Int64)
+        wanted = None if columns.group_by is None else frame[columns.group_by].cast(pl.String).alias("group")
         frame = frame.select(*named, *columns.also, "line", part.alias("part"), pl.lit(file, pl.Int64).alias("file"))
         if self.layout.finish is not None:
             frame = self.layout.finish(frame, source)
-        if self.grouped:
-            frame = frame.with_columns(pl.Series("group", frame["group"]))
-        frame = frame.drop(columns.also, strict=False)
-        step = pl.col("step").cast(pl.Float64, strict=False).cast(pl.Int64, strict=False).fill_null(0)
-        return frame.with_columns(step if "step" in frame.columns else pl.lit(0, pl.Int64).alias("step"))
+        if wanted is not None:
+            frame = frame.with_columns(wanted)
+        frame = frame.drop([name for name in columns.also if name in frame.columns])
+        if "step" not in frame.columns:
+            # Files were written apart: what stands in one was not trained on with what stands in another.
+            return frame.with_columns(pl.lit(self.numbers[file] if self.numbers else file, pl.Int64).alias("step"))
+        step = pl.col("step").cast(pl.Float64, strict=False).cast(pl.Int64, strict=False)
+        return frame.with_columns(step.fill_null(0))
 
 
 @dataclass
@@ -267,7 +273,7 @@ def _rows(step: int, time: int, frame: pl.DataFrame, state: _State) -> pl.DataFr
 def _fill(plan: Plan, summary: Summary, state: _State, account: Account) -> None:
     summary.rollouts, summary.groups, summary.duplicates_dropped = state.rollouts, state.groups, state.dropped
     summary.group_sizes = dict(sorted(state.sizes.items()))
-    numbered = "step" in plan.columns.standard or plan.layout.label in ("areal", "nemo_rl")
+    numbered = "step" in plan.columns.standard or plan.layout.label == "areal" or plan.numbers is not None
     summary.steps = sorted(state.times) if numbered else []
     summary.missing = dict(state.missing)
     summary.skipped, summary.notes = account.all_skipped(), account.all_notes()

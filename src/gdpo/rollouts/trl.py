@@ -35,5 +35,5 @@ def trl_columns(head: Head) -> Columns:
 
 LAYOUT = Layout(
     "trl", "trl", _matches, trl_columns,
-    hint="TRL from 0.17 on writes a column a reward function with log_completions=True",
+    hint="TRL writes a column a reward function with log_completions=True",
 )  # fmt: skip
