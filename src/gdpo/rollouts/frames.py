@@ -16,7 +16,9 @@ from gdpo.rollouts.layout import Record, Source, number_of
 from gdpo.rollouts.table import as_text
 
 ROWS = 200_000
-"""Rows of a Parquet file in memory at a time."""
+"""Rows of a large Parquet file in memory at a time."""
+_SMALL = 16 << 20
+"""Bytes of a Parquet file that is read in one go."""
 
 
 def frame_of_rows(
@@ -66,6 +68,11 @@ def _number(value: Any, name: str, source: Source, line: int, account: Account) 
 def read_parquet(source: Source, schema: dict[str, pl.DataType], account: Account) -> Iterator[pl.DataFrame]:
     """The rows of a Parquet file, some hundred thousand at a time."""
     try:
+        if source.path.stat().st_size < _SMALL:
+            names = [name for name in pl.read_parquet_schema(source.path) if name in schema]
+            frame = pl.read_parquet(source.path, columns=names, glob=False)
+            yield to_schema(frame, schema, source, account, 1, frame.height)
+            return
         lazy = pl.scan_parquet(source.path, glob=False)
         present = lazy.collect_schema()
         count = lazy.select(pl.len()).collect().item()

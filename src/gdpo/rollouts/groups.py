@@ -39,7 +39,7 @@ def from_prompts(prompts: pl.Series, runs: bool, usual: int | None = None) -> tu
     """
     if not runs:
         return from_ids(prompts.fill_null("")), []
-    values = prompts.fill_null("").hash().to_numpy()
+    values = (prompts.fill_null("") if prompts.null_count() else prompts).hash().to_numpy()
     starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]]) if len(values) else np.zeros(0, dtype=np.int64)
     lengths = np.diff(np.r_[starts, len(values)])
     distinct = len(np.unique(values))

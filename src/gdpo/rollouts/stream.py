@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,23 +46,39 @@ class Plan:
 
     def standard(self, frame: pl.DataFrame, source: Source, file: int) -> pl.DataFrame:
         """A block of a file in standard columns; ``file`` and ``part`` say which rows were written together."""
-        columns = self.columns
-        named = [pl.col(column).alias(name) for name, column in columns.standard.items()]
-        named += [pl.col(column).alias(f"reward/{name}") for name, column in columns.rewards.items()]
-        named += [pl.col(column).alias(f"weight/{name}") for name, column in columns.weights.items()]
-        part = pl.col("part") if "part" in frame.columns else pl.lit(0, dtype=pl.Int64)
-        wanted = None if columns.group_by is None else frame[columns.group_by].cast(pl.String).alias("group")
-        frame = frame.select(*named, *columns.also, "line", part.alias("part"), pl.lit(file, pl.Int64).alias("file"))
+        columns, height = self.columns, frame.height
+        named = dict(columns.standard)
+        named |= {f"reward/{name}": column for name, column in columns.rewards.items()}
+        named |= {f"weight/{name}": column for name, column in columns.weights.items()}
+        # Series by hand: a query for each small block would cost more than reading it.
+        series = [frame.get_column(column).alias(name) for name, column in named.items()]
+        series += [frame.get_column(name) for name in (*columns.also, "line")]
+        part = frame.get_column("part") if "part" in frame.columns else _constant("part", 0, height)
+        block = pl.DataFrame([*series, part, _constant("file", file, height)])
         if self.layout.finish is not None:
-            frame = self.layout.finish(frame, source)
-        if wanted is not None:
-            frame = frame.with_columns(wanted)
-        frame = frame.drop([name for name in columns.also if name in frame.columns])
-        if "step" not in frame.columns:
+            block = without(self.layout.finish(block, source), columns.also)
+        if columns.group_by is not None:
+            block = block.with_columns(frame[columns.group_by].cast(pl.String).alias("group"))
+        if "step" not in block.columns:
             # Files were written apart: what stands in one was not trained on with what stands in another.
-            return frame.with_columns(pl.lit(self.numbers[file] if self.numbers else file, pl.Int64).alias("step"))
-        step = pl.col("step").cast(pl.Float64, strict=False).cast(pl.Int64, strict=False)
-        return frame.with_columns(step.fill_null(0))
+            number = self.numbers[file] if self.numbers else file
+            return block.insert_column(0, _constant("step", number, height))
+        step = block.get_column("step").cast(pl.Float64, strict=False).cast(pl.Int64, strict=False)
+        step = step.fill_null(0) if step.null_count() else step
+        return block.replace_column(block.columns.index("step"), step)
+
+
+def _constant(name: str, value: int, height: int) -> pl.Series:
+    return pl.Series(name, np.full(height, value, dtype=np.int64))
+
+
+def without(frame: pl.DataFrame, names: Collection[str]) -> pl.DataFrame:
+    """A frame without some columns."""
+    return pl.DataFrame([series for series in frame.get_columns() if series.name not in names]) if names else frame
+
+
+def _joined(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    return frames[0] if len(frames) == 1 else pl.concat(frames)
 
 
 @dataclass
@@ -107,14 +123,23 @@ def _steps(plan: Plan, account: Account) -> Iterator[tuple[int, pl.DataFrame]]:
                 continue
             block = plan.standard(raw, source, file)
             present: set[int] = set()
-            for (step,), rows in block.partition_by("step", as_dict=True, maintain_order=True).items():
-                present.add(int(step))
-                open_steps.setdefault(int(step), []).append(rows)
+            for step, rows in _by_step(block):
+                present.add(step)
+                open_steps.setdefault(step, []).append(rows)
             for step in sorted(set(open_steps) - present - before):
-                yield step, pl.concat(open_steps.pop(step))
+                yield step, _joined(open_steps.pop(step))
             before = present
     for step in sorted(open_steps):
-        yield step, pl.concat(open_steps.pop(step))
+        yield step, _joined(open_steps.pop(step))
+
+
+def _by_step(block: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+    steps = block.get_column("step").to_numpy()
+    if (steps == steps[0]).all():
+        yield int(steps[0]), block
+        return
+    for (step,), rows in block.partition_by("step", as_dict=True, maintain_order=True).items():
+        yield int(step), rows
 
 
 def _blocks(source: Source, plan: Plan, account: Account) -> Iterator[pl.DataFrame]:
@@ -156,8 +181,10 @@ def _batch(step: int, frame: pl.DataFrame, plan: Plan, state: _State, account: A
         account.note(f"step {step} stands in several places: its parts are measured apart, as batches of their own")
     group = _group(frame, plan, state, account)
     rewards = list(plan.columns.rewards)
-    scores = frame.select([f"reward/{name}" for name in rewards]).to_numpy() if rewards else np.empty((frame.height, 0))
-    scores = _finite(np.array(scores, dtype=np.float64), frame, plan, account)
+    scores = np.empty((frame.height, len(rewards)))
+    for k, name in enumerate(rewards):
+        scores[:, k] = frame.get_column(f"reward/{name}").to_numpy()
+    scores = _finite(scores, frame, plan, account)
     for name, count in zip(rewards, np.isnan(scores).sum(axis=0).tolist(), strict=True):
         if count:
             state.missing[name] = state.missing.get(name, 0) + count
@@ -179,16 +206,15 @@ def _without_repetitions(frame: pl.DataFrame, plan: Plan, state: _State) -> pl.D
     names = [
         name for name in frame.columns if name in ("prompt", "completion", "advantage") or name.startswith("reward/")
     ]
-    hashes = frame.select(pl.col(names)).hash_rows().to_numpy()
-    where = frame.select("file", "part").to_numpy()
-    starts = np.flatnonzero(np.r_[True, (where[1:] != where[:-1]).any(axis=1)])
-    prompts = frame["prompt"].to_numpy() if "prompt" in names else None
+    hashes = pl.DataFrame([frame.get_column(name) for name in names]).hash_rows().to_numpy()
+    file, part = frame.get_column("file").to_numpy(), frame.get_column("part").to_numpy()
+    starts = np.flatnonzero(np.r_[True, (file[1:] != file[:-1]) | (part[1:] != part[:-1])])
     kept: list[Codes] = []
     for start, end in zip(starts, np.r_[starts[1:], frame.height], strict=True):
         rows = hashes[start:end]
         half = len(rows) // 2
         twice = len(rows) % 2 == 0 and half > 1 and (rows[:half] == rows[half:]).all()
-        if twice and prompts is not None and len(set(prompts[start : start + half])) > 1:
+        if twice and "prompt" in names and frame["prompt"][int(start) : int(start) + half].n_unique() > 1:
             rows = rows[:half]
         digest = hashlib.blake2b(rows.tobytes(), digest_size=16).digest()
         if digest not in state.seen:
@@ -260,13 +286,14 @@ def _rows(step: int, time: int, frame: pl.DataFrame, state: _State) -> pl.DataFr
             if ids.n_unique() < len(ids):
                 ids = pl.Series("rollout", [f"{label}-{row}" for row in range(frame.height)])
     else:
-        ids = frame.select((pl.lit(f"{label}-") + pl.int_range(pl.len()).cast(pl.String)).alias("rollout")).to_series()
+        ids = pl.Series("rollout", [f"{label}-{row}" for row in range(frame.height)])
     drop = [
         name for name in frame.columns if name.startswith("reward/") or name in (*_PLACES, "step", "group", "segment")
     ]
-    rows = frame.drop(drop).with_columns(ids.alias("rollout"))
+    rest = without(frame, {*drop, "rollout"}).get_columns()
+    rows = pl.DataFrame([ids.alias("rollout"), *rest])
     if "length" in rows.columns:
-        rows = rows.with_columns(pl.col("length").cast(pl.Int64, strict=False))
+        rows.replace_column(rows.columns.index("length"), rows.get_column("length").cast(pl.Int64, strict=False))
     return rows
 
 
