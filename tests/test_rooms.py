@@ -9,8 +9,8 @@ import pytest
 
 import gdpo
 
-ROOMS = ["core", "expressions", "rewards", "weights", "levels", "objective", "export", "rollouts", "audit", "report", "adapters", "training",
-         "listing", "cli"]  # fmt: skip
+ROOMS = ["core", "expressions", "rewards", "weights", "levels", "objective", "export", "rollouts", "audit", "lint", "report", "adapters",
+         "training", "listing", "linting", "auditing", "cli"]  # fmt: skip
 SOURCE = Path(gdpo.__file__).parent
 
 

@@ -1,4 +1,5 @@
-"""The command line: what, then ``key=value``, then flags. Exit codes: 0 done, 2 bad input, 130 interrupted."""
+"""The command line: what, then ``key=value``, then flags. Exit codes: 0 done, 1 findings at or above
+--fail-on, 2 bad input, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -85,6 +86,31 @@ def compare(
         raise Error(
             f"{failed} of {len(sweep.runs)} runs failed; see logs/ there, and run the command again to resume them"
         )
+
+
+@app.command()
+def lint(
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE.py:FUNCTION ... | RECIPE [KEY=VALUE]...", help="what to check")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Rows to try the rewards on: JSONL, JSON, Parquet or CSV.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    fail_on: Annotated[
+        str, typer.Option("--fail-on", metavar="SEVERITY", help="Status 1 from here on: error, warning or note.")
+    ] = "error",
+) -> None:
+    """Check rewards before a run is wasted on them: `gdpo lint my_rewards.py:polite --data rows.jsonl`.
+
+    Rows hold `completion` and `prompt` and the columns that the rewards read; without completions some are made from
+    the answers. Rewards run as they are, on hostile texts too.
+    """
+    from gdpo.linting import run_lint
+
+    status = run_lint(targets or [], data, as_json=as_json, fail_on=fail_on)
+    if status:
+        raise typer.Exit(status)
 
 
 @app.command("list")
