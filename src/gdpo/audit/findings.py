@@ -32,6 +32,11 @@ class Finding:
         measure: the measure behind it, where there is one.
         value: that measure's value.
         interval: (low, high) of the value.
+        threshold: from which value on it is a finding.
+        rests_on: what the value rests on, such as ``{"steps": 8, "groups": 256, "rollouts": 2048}``.
+        rewards: all rewards it is about, where there are several.
+        method: the advantage method it holds under, where it depends on one.
+        cost: share of the gradient signal that is lost or misdirected, from 0 to 1.
         rollouts: ids of the rollouts that show it.
 
     Raises:
@@ -48,6 +53,11 @@ class Finding:
     value: float | None = None
     interval: tuple[float, float] | None = None
     rollouts: tuple[str, ...] = field(default=())
+    threshold: float | None = None
+    rests_on: Mapping[str, int] = field(default_factory=dict)
+    rewards: tuple[str, ...] = ()
+    method: str | None = None
+    cost: float | None = None
 
     def __post_init__(self) -> None:
         check_severity(self.severity)
@@ -57,13 +67,15 @@ class Finding:
         return self._order() < other._order()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON holds it; what is absent (measure, value, interval, rollouts) is left out."""
+        """Everything as JSON holds it; what is absent (measure, value, interval and the like) is left out."""
         whole = {
             "id": self.id, "severity": self.severity, "reward": self.reward, "what": self.what,
             "evidence": dict(self.evidence), "remedy": self.remedy,
         }  # fmt: skip
         extra = {
-            "measure": self.measure, "value": self.value, "interval": self.interval, "rollouts": self.rollouts or None
+            "measure": self.measure, "value": self.value, "interval": self.interval, "threshold": self.threshold,
+            "rests_on": self.rests_on or None, "rewards": self.rewards or None, "method": self.method,
+            "cost": self.cost, "rollouts": self.rollouts or None,
         }  # fmt: skip
         return whole | {key: plain(value) for key, value in extra.items() if value is not None}
 
