@@ -3,106 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from gdpo.audit import measures, remedies
-from gdpo.audit.chunks import Floats
-from gdpo.audit.collect import Collected
-from gdpo.audit.findings import Finding, Severity
-from gdpo.audit.sums import Sums, pairs
+from gdpo.audit.evidence import Evidence, Interval
+from gdpo.audit.findings import Finding
+from gdpo.audit.sums import pairs
 from gdpo.audit.tables import collapse
-from gdpo.audit.thresholds import Thresholds
-from gdpo.core.estimators import method_of
-
-Interval = tuple[float, float]
-
-
-@dataclass(eq=False)
-class Evidence:
-    """What findings are made from."""
-
-    found: Collected
-    framework: str
-    limits: Thresholds
-    primary: str | None = None
-    seed: int = 0
-    unmeasured: dict[str, str] = field(default_factory=dict)
-    """Measure -> why it could not be taken."""
-
-    @cached_property
-    def whole(self) -> Sums:
-        """Sums over the dump."""
-        return self.found.totals.whole()
-
-    @cached_property
-    def series(self) -> Sums:
-        """Sums by step."""
-        return self.found.totals.series()
-
-    @cached_property
-    def draws(self) -> Any:
-        """[resamples, blocks]."""
-        return self.found.totals.draws(self.limits.resamples, self.seed)
-
-    @cached_property
-    def resampled(self) -> Sums:
-        """Sums of each resample of the groups."""
-        return self.found.totals.resampled(self.draws)
-
-    @cached_property
-    def weights(self) -> Floats:
-        """[R]."""
-        return np.array(self.found.setting.weight_list())
-
-    @cached_property
-    def asked(self) -> Floats:
-        """[R] share of the weight that each reward has."""
-        size = np.abs(self.weights)
-        return size / size.sum()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the rewards."""
-        return self.found.names
-
-    @property
-    def method(self) -> str:
-        """In use."""
-        return self.found.setting.method
-
-    @property
-    def sums_first(self) -> bool:
-        """Whether the method in use adds the rewards up before it normalises."""
-        return method_of(self.method).family == "sum first"
-
-    def measured(self, measure: Callable[[Sums], Floats]) -> tuple[Floats, Floats, Floats]:
-        """(value, low, high) of a measure of sums."""
-        return measure(self.whole), *self.between(measure(self.resampled))
-
-    def between(self, values: Floats) -> tuple[Floats, Floats]:
-        """(low, high) along the first axis at the confidence of the thresholds."""
-        tail = (1 - self.limits.confidence) / 2
-        with np.errstate(all="ignore"):
-            known = np.where(np.isnan(values).all(axis=0), 0.0, values)
-            low, high = np.nanquantile(known, [tail, 1 - tail], axis=0)
-        return low, high
-
-    def finding(
-        self, id: str, what: str, *, measure: str, value: float, interval: Interval, threshold: float, remedy: str,
-        cost: float, reward: str | None = None, rewards: tuple[str, ...] = (), severity: Severity = "warning",
-        groups: float = 0.0, method: str | None = None, evidence: dict[str, Any] | None = None,
-    ) -> Finding:  # fmt: skip
-        """A finding with what it rests on."""
-        rests = {"steps": len(self.found.totals.steps), "groups": int(groups), "rollouts": int(self.whole["rollouts"])}
-        return Finding(
-            id, severity, reward, what, evidence or {}, remedy, measure, float(value),
-            (float(interval[0]), float(interval[1])), (), threshold, rests, rewards or ((reward,) if reward else ()),
-            method, float(min(max(cost, 0.0), 1.0)),
-        )  # fmt: skip
 
 
 def findings(evidence: Evidence) -> list[Finding]:
@@ -115,7 +24,7 @@ def findings(evidence: Evidence) -> list[Finding]:
     return sorted(found, key=lambda one: (-(one.cost or 0.0), one))
 
 
-def _percent(value: float) -> str:
+def _percent(value: Any) -> str:
     return f"{100 * value:.3g} %"
 
 
@@ -133,8 +42,8 @@ def dead(e: Evidence) -> Iterator[Finding]:
             continue
         mean = e.found.reference[k] + measures.mean_offset(e.whole)[k]
         yield e.finding(
-            "dead", f"{name} is the same for every rollout in {_percent(value[k])} of the groups, so it teaches nothing "
-            "there", reward=name, severity="error" if value[k] >= 0.95 else "warning", measure="dead_share",
+            "dead", f"{name} is the same for every rollout in {_percent(value[k])} of the groups, so it teaches "
+            "nothing there", reward=name, severity="error" if value[k] >= 0.95 else "warning", measure="dead_share",
             value=value[k], interval=(low[k], high[k]), threshold=e.limits.dead, groups=judged,
             evidence={"mean": round(float(mean), 6), "groups in which it varies": int(e.whole["live"][k])},
             cost=e.asked[k] * value[k], remedy=_revive(e, name, k),
@@ -177,8 +86,8 @@ def saturation(e: Evidence) -> Iterator[Finding]:
                 continue
             always = "at its best" if (at == 1) == (e.weights[k] > 0) else "at its worst"
             yield e.finding(
-                "saturation", f"{name} has come within {_percent(gap)} of its bound {bound:g} ({always}): there is next "
-                "to nothing left to compare", reward=name, measure="saturation", value=gap,
+                "saturation", f"{name} has come within {_percent(gap)} of its bound {bound:g} ({always}): there is "
+                "next to nothing left to compare", reward=name, measure="saturation", value=gap,
                 interval=(max(gap - spread, 0.0), gap + spread), threshold=e.limits.saturation, groups=n[k],
                 evidence={"mean": round(float(mean[k]), 6), "bounds": list(bounds),
                           "dead share": round(float(measures.dead_groups(e.whole)[k]), 4)},
@@ -275,14 +184,15 @@ def conflict_and_redundancy(e: Evidence) -> Iterator[Finding]:
                 "conflict", f"{names[0]} and {names[1]} fight: what pleases one costs the other (correlation "
                 f"{oriented:.2f} within groups), and {_percent(cost)} of all that pushes is spent on that",
                 threshold=e.limits.conflict, cost=cost, **common,
-                remedy=f"let one count where the other is satisfied: {remedies.gate(e.framework, names[0], f'{names[1]} >= 1')}"
-                f", or decide by weights: {_weigh_down(e, other)}",
+                remedy="let one count where the other is satisfied: "
+                + remedies.gate(e.framework, names[0], f"{names[1]} >= 1")
+                + f", or decide by weights: {_weigh_down(e, other)}",
             )  # fmt: skip
         if oriented >= e.limits.redundancy and interval[0] >= e.limits.surely_redundancy:
             weights = dict(zip(e.names, (float(w) for w in e.weights), strict=True)) | {names[1]: 0.0}
             yield e.finding(
-                "redundancy", f"{names[0]} and {names[1]} say the same (correlation {oriented:.3f} within groups), so it "
-                "counts twice", threshold=e.limits.redundancy, cost=float(min(e.asked[k], e.asked[other])), **common,
+                "redundancy", f"{names[0]} and {names[1]} say the same (correlation {oriented:.3f} within groups), so "
+                "it counts twice", threshold=e.limits.redundancy, cost=float(min(e.asked[k], e.asked[other])), **common,
                 remedy=f"keep one: {remedies.set_weights(e.framework, weights, [names[1]])}",
             )  # fmt: skip
 
@@ -391,8 +301,8 @@ def drift(e: Evidence) -> Iterator[Finding]:
         better = value[k] * e.weights[k] > 0
         series = e.found.reference[k] + measures.mean_offset(e.series)[:, k]
         yield e.finding(
-            "drift", f"the mean of {name} went {'up' if value[k] > 0 else 'down'} by {abs(value[k]):.2g} of its standard "
-            "deviations from the first third of the steps to the last"
+            "drift", f"the mean of {name} went {'up' if value[k] > 0 else 'down'} by {abs(value[k]):.2g} of its "
+            "standard deviations from the first third of the steps to the last"
             + (": learnt, or played; look at the rollouts" if better else ": it gets worse"),
             reward=name, severity="note" if better else "warning", measure="drift", value=value[k],
             interval=(value[k] - 2.6 * error[k], value[k] + 2.6 * error[k]), threshold=e.limits.drift,
@@ -424,7 +334,7 @@ def merged(e: Evidence) -> Iterator[Finding]:
         + (f"; {other} tells {round(better * table['distinct_reward_multisets'])}" if better else ""),
         measure=f"collapse_{e.method}", value=value, interval=(low, high), threshold=e.limits.collapse, method=e.method,
         groups=e.whole["live_groups"], cost=lost,
-        evidence={"resolution": round(1 - lost, 4), **({f"collapse under {other}": round(better, 4)} if better else {})},
+        evidence={"resolution": round(1 - lost, 4)} | ({f"collapse under {other}": round(better, 4)} if better else {}),
         remedy=remedies.use_gdpo(e.framework, e.names) if e.sums_first and (better or 0) > value
         else "nothing to change: the rewards are coarse",
     )  # fmt: skip
@@ -455,8 +365,8 @@ def unearned(e: Evidence) -> Iterator[Finding]:
     if value >= e.limits.unearned and low >= e.limits.surely_unearned:
         others = [name for name in e.names if name != e.primary and name not in e.found.setting.gates]
         yield e.finding(
-            "unearned", f"{_percent(value)} of the advantage stands in groups in which {e.primary} does not vary: there "
-            "only the other rewards are learnt", reward=e.primary, measure="unearned_share", value=value,
+            "unearned", f"{_percent(value)} of the advantage stands in groups in which {e.primary} does not vary: "
+            "there only the other rewards are learnt", reward=e.primary, measure="unearned_share", value=value,
             interval=(low, high), threshold=e.limits.unearned, groups=e.whole["groups"], method=e.method, cost=value,
             remedy="; ".join(remedies.gate(e.framework, name, f"{e.primary} >= 1") for name in others[:2])
             or remedies.skip_silent_groups(e.framework),
@@ -464,6 +374,6 @@ def unearned(e: Evidence) -> Iterator[Finding]:
 
 
 DETECTORS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
-    dead, no_signal, saturation, dominance, scale, conflict_and_redundancy, noise, length, gates, missing, drift, merged,
-    unearned,
+    dead, no_signal, saturation, dominance, scale, conflict_and_redundancy, noise, length, gates, missing, drift,
+    merged, unearned,
 )  # fmt: skip

@@ -1,7 +1,8 @@
 """Remedies as lines of configuration, in the terms of the framework that a dump came from.
 
-Only options that the framework has are named; where it has none for a remedy, the line says what to change in the reward
-function. Keys: TRL 1.16 ``GRPOConfig``, verl 0.9.1 ``algorithm.*``, NeMo-RL 0.8 ``grpo.adv_estimator.*``, ms-swift 4.6.
+Only options that the framework has are named; where it has none for a remedy, the line says what to change in the
+reward function. Keys: TRL 1.16 ``GRPOConfig``, verl 0.9.1 ``algorithm.*``, NeMo-RL 0.8
+``grpo.adv_estimator.*``, ms-swift 4.6.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ def base_sums(chunk: Chunk, raw: Floats, about: Within, reference: Floats, lengt
         "sum": total, "squares": chunk.sum(shifted * shifted),
         "with_values": (counted > 0).astype(np.float64), "group_means": means * (counted > 0),
         "group_means_squared": means * means * (counted > 0), "spread": about.std * live,
-        "distinct_rewards": any_live * distinct_in_groups(chunk, row_keys(np.where(about.present, about.values, np.nan).T)),
+        "distinct_rewards": any_live
+        * distinct_in_groups(chunk, row_keys(np.where(about.present, about.values, np.nan).T)),
     }  # fmt: skip
     sums |= _correlations(chunk, about)
     if lengths is not None:
@@ -190,10 +191,12 @@ def _cancelled(chunk: Chunk, about: Within, made: Estimate) -> Floats:
         whole = np.bincount(labels, chunk.sum(np.abs(np.asarray(made.advantages))), counted)
         before = np.bincount(labels, chunk.sum(combined), counted)
         scale = np.where(before > 0, whole / np.where(before > 0, before, 1.0), 1.0)[labels]
-        return silent * scale * chunk.sum((np.abs(about.z) * factors).sum(axis=0))
+        kept: Floats = silent * scale * chunk.sum((np.abs(about.z) * factors).sum(axis=0))
+        return kept
     own = factors * chunk.spread(about.std)
     root = np.sqrt((own**2).sum(axis=0)) + EPS
-    return silent * chunk.sum((np.abs(about.z) * own).sum(axis=0) / root)
+    summed: Floats = silent * chunk.sum((np.abs(about.z) * own).sum(axis=0) / root)
+    return summed
 
 
 @dataclass(eq=False)

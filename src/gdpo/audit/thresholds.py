@@ -81,4 +81,5 @@ class Thresholds:
                 raise Error(f"thresholds has no {name!r}{nearest(name, known)}")
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise Error(f"threshold {name} is {value!r}, but a number was expected")
-        return replace(self, **{name: type(known[name])(value) for name, value in changes.items()})  # type: ignore[arg-type, misc, operator]
+        kinds: dict[str, Any] = {name: type(default) for name, default in known.items()}
+        return replace(self, **{name: kinds[name](value) for name, value in changes.items()})
