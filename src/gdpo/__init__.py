@@ -19,6 +19,7 @@ from gdpo.version import __version__
 
 if TYPE_CHECKING:
     from gdpo import export, rewards, weights
+    from gdpo.auditing import audit_dump
     from gdpo.core import distributed
     from gdpo.core.presets import Preset, difference, preset
     from gdpo.objective import Objective, Progress, Reward
@@ -29,6 +30,7 @@ _LATER = {
     "difference": "gdpo.core.presets",
     "preset": "gdpo.core.presets",
     "Objective": "gdpo.objective",
+    "audit_dump": "gdpo.auditing",
     "Progress": "gdpo.objective",
     "Reward": "gdpo.objective",
     "reward": "gdpo.rewards",
@@ -62,6 +64,7 @@ __all__ = [
     "RunningNorm",
     "__version__",
     "advantages",
+    "audit_dump",
     "difference",
     "distributed",
     "estimate",

@@ -113,6 +113,31 @@ def lint(
         raise typer.Exit(status)
 
 
+@app.command()
+def audit(
+    dump: Annotated[str, typer.Argument(help="a file, a folder, a glob, or a run")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="method=, weights.NAME=, gates.NAME=, bounds.NAME=, primary="),
+    ] = None,
+    rewards: Annotated[str | None, typer.Option("--rewards", help="Reward columns, with commas between.")] = None,
+    group_by: Annotated[str | None, typer.Option("--group-by", help="The column of the groups.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="Instead of the one recognised.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    fail_on: Annotated[
+        str | None, typer.Option("--fail-on", metavar="SEVERITY", help="Status 1 from here on: error, warning or note.")
+    ] = None,
+) -> None:
+    """Say what the rewards of a dump really teach: `gdpo audit outputs/completions`."""
+    from gdpo.auditing import run_audit
+
+    status = run_audit(
+        dump, changes or [], rewards=rewards, group_by=group_by, format=format_, as_json=as_json, fail_on=fail_on
+    )
+    if status:
+        raise typer.Exit(status)
+
+
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="recipes, methods or rewards")] = "",

@@ -28,7 +28,7 @@ def verdict(evidence: Evidence, findings: Sequence[Finding], method_from: str) -
         first = grave[0].what
         rest = len(findings) - 1
         more = f"; {rest} more finding{'s' * (rest != 1)}" if rest else ""
-        return f"{first[:1].upper()}{first[1:]}{more}{assumed}.", True
+        return f"{first}{more}{assumed}.", True
     notes = f" beyond {len(findings)} note{'s' * (len(findings) != 1)}" if findings else ""
     if live < limits.groups_for_fine:
         return (
