@@ -1,20 +1,25 @@
-"""``gdpo audit``: open the dump, measure it, print what was found."""
+"""``gdpo audit``, ``replay`` and ``explain``: open the dump, measure it, print what was found."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from gdpo.audit.explain import explain, to_dict
 from gdpo.audit.findings import at_or_above, check_severity
+from gdpo.audit.replay import replay
 from gdpo.audit.run import Audit, audit
 from gdpo.core.errors import Error
 from gdpo.core.inputs import nearest
 from gdpo.report.terminal_audit import print_audit
+from gdpo.report.terminal_replay import print_explanation, print_replay
 from gdpo.rollouts import Dump, open_dump
 from gdpo.training.recipe import parse_override
 
@@ -42,14 +47,79 @@ def run_audit(
     """
     threshold = None if fail_on is None else check_severity(fail_on)
     settings = parse(changes)
-    names = None if rewards is None else [name.strip() for name in rewards.split(",") if name.strip()]
-    dump = open_dump(path, format=format, rewards=names, group_by=group_by)
+    dump = open_dump(path, **_names({"format": format, "rewards": rewards, "group_by": group_by}))
     found = audit(dump, **settings)
     if as_json:
         sys.stdout.write(json.dumps(found.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n")
     else:
         print_audit(found, str(path), Console())
     return 0 if threshold is None else int(bool(at_or_above(found.findings, threshold)))
+
+
+def run_explain(path: str, rollout: str, changes: Sequence[str], *, as_json: bool = False, **reading: Any) -> None:
+    """Explain one rollout's advantage and print it; ``reading`` are options of ``open_dump``.
+
+    Raises:
+        Error: what cannot be read, or no such rollout.
+    """
+    settings = parse(changes)
+    for key in ("primary", "seed", "thresholds"):
+        if key in settings:
+            raise Error(f"explain has no key {key!r}: method=, weights.NAME=, gates.NAME=, bounds.NAME= are its keys")
+    found = explain(open_dump(path, **_names(reading)), rollout, **settings)
+    if as_json:
+        sys.stdout.write(json.dumps(to_dict(found), ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+    else:
+        print_explanation(found, Console())
+
+
+def run_replay(path: str, changes: Sequence[str], *, as_json: bool = False, **reading: Any) -> None:
+    """Replay a dump under other settings and print the table; commas in ``method=`` and ``weights.NAME=`` sweep.
+
+    Raises:
+        Error: what cannot be read or is not understood.
+    """
+    sets, primary = sweep(changes)
+    found = replay(open_dump(path, **_names(reading)), sets, primary=primary)
+    if as_json:
+        out = {"schema": 1, "settings": [asdict(one) for one in found]}
+        sys.stdout.write(json.dumps(out, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+    else:
+        print_replay(found, Console())
+
+
+def sweep(changes: Sequence[str]) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """(label -> change, primary) of ``key=value`` with commas, every combination.
+
+    Raises:
+        Error: nothing to change, or what ``parse`` raises.
+    """
+    axes: list[list[str]] = []
+    primary = None
+    for text in changes:
+        key, equals, value = text.partition("=")
+        if key.strip() == "primary":
+            primary = value.strip()
+        elif key.strip() == "method" or key.strip().startswith("weights."):
+            axes.append([f"{key}{equals}{part.strip()}" for part in value.split(",") if part.strip()] or [text])
+        else:
+            axes.append([text])
+    if not axes:
+        raise Error("replay needs a change, such as method=gdpo or weights.format=0.3")
+    sets = {}
+    for combination in product(*axes):
+        settings = parse(combination)
+        for key in ("seed", "thresholds"):
+            if key in settings:
+                raise Error(f"replay has no key {key!r}: method=, weights.NAME=, gates.NAME=, bounds.NAME=, primary=")
+        sets[" ".join(combination)] = settings
+    return sets, primary
+
+
+def _names(reading: Mapping[str, Any]) -> dict[str, Any]:
+    rewards = reading.get("rewards")
+    names = None if rewards is None else [name.strip() for name in rewards.split(",") if name.strip()]
+    return {**reading, "rewards": names}
 
 
 def audit_dump(

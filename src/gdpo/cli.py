@@ -138,6 +138,42 @@ def audit(
         raise typer.Exit(status)
 
 
+Rewards = Annotated[str | None, typer.Option("--rewards", help="Reward columns, with commas between.")]
+GroupBy = Annotated[str | None, typer.Option("--group-by", help="The column of the groups.")]
+Format = Annotated[str | None, typer.Option("--format", help="Instead of the one recognised.")]
+
+
+@app.command()
+def replay(
+    dump: Annotated[str, typer.Argument(help="a file, a folder, a glob, or a run")],
+    changes: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="method=, weights.NAME=, gates.NAME=")],
+    rewards: Rewards = None,
+    group_by: GroupBy = None,
+    format_: Format = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """The same rollouts under other settings: `gdpo replay DUMP method=gdpo,dvao weights.format=0.3`."""
+    from gdpo.auditing import run_replay
+
+    run_replay(dump, changes, as_json=as_json, rewards=rewards, group_by=group_by, format=format_)
+
+
+@app.command()
+def explain(
+    dump: Annotated[str, typer.Argument(help="a file, a folder, a glob, or a run")],
+    rollout: Annotated[str, typer.Argument(help="its id, as `gdpo audit` names it")],
+    changes: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
+    rewards: Rewards = None,
+    group_by: GroupBy = None,
+    format_: Format = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Why one rollout got its advantage, reward by reward: `gdpo explain DUMP 3-17`."""
+    from gdpo.auditing import run_explain
+
+    run_explain(dump, rollout, changes or [], as_json=as_json, rewards=rewards, group_by=group_by, format=format_)
+
+
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="recipes, methods or rewards")] = "",

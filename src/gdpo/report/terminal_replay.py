@@ -1,0 +1,110 @@
+"""A replay and an explanation in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gdpo.audit.explain import Explanation
+from gdpo.audit.replay import Replayed
+from gdpo.report.formats import NONE, fixed, plain, significant
+from gdpo.report.terminal_findings import print_wrapped
+from gdpo.report.text import plain_block, plain_line
+
+_MATES = 16
+
+
+def print_replay(found: Sequence[Replayed], console: Console) -> None:
+    """A row a setting, the one in use first; then what changes most under each."""
+    names = list(found[0].measures["dominance"])
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("setting")
+    heads = ["told apart", "resolution", "cancelled", "sign flips", *(plain_line(name, 20) for name in names)]
+    if any(one.measures["unearned"] is not None for one in found):
+        heads.insert(3, "unearned")
+    for head in heads:
+        table.add_column(head, justify="right")
+    for one in found:
+        measures = one.measures
+        cells = [_percent(measures["collapse"]), _percent(measures["resolution"]), _percent(measures["cancellation"])]
+        if "unearned" in heads:
+            cells.append(_percent(measures["unearned"]))
+        cells += [_percent(one.sign_flips), *(_percent(measures["dominance"][name]) for name in names)]
+        table.add_row(plain_line(f"{one.label} ({one.method})" if one.label == "as it was" else one.label, 60), *cells)
+    console.print(table)
+    print_wrapped(
+        console, "told apart: situations the method gives different advantages, of all; cancelled: what rewards take "
+        "from each other; under each reward's name, its share of the advantage.", style="dim", indented=0,
+    )  # fmt: skip
+    for one in found[1:]:
+        if not one.changed:
+            print_wrapped(console, f"{plain_line(one.label, 60)}: no rollout changes", indented=0)
+            continue
+        moved = ", ".join(
+            f"{plain_line(entry['rollout'], 30)} {fixed(entry['before'], 2, True)} to {fixed(entry['after'], 2, True)}"
+            for entry in one.changed
+        )
+        print_wrapped(console, f"{plain_line(one.label, 60)}: most changed are {moved}", indented=0)
+
+
+def print_explanation(found: Explanation, console: Console) -> None:
+    """In words, then numbers, then the group."""
+    first, *rest = found.words()
+    console.print(Text(plain_line(first, 300), style="bold"))
+    for line in rest:
+        print_wrapped(console, plain_line(line, 400), indented=2)
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("reward")
+    for head in ("score", "gated", "mean", "spread", "z", "weight", "part"):
+        table.add_column(head, justify="right")
+    for part in found.parts:
+        table.add_row(
+            plain_line(part.reward, 30), plain(part.raw), plain(part.gated), significant(part.mean),
+            significant(part.std), fixed(part.normalized, 3, True), plain(part.weight),
+            fixed(part.contribution, 4, True),
+        )  # fmt: skip
+    table.add_row("advantage", "", "", "", "", "", "", Text(fixed(found.advantage, 4, True), style="bold"))
+    console.print(table)
+    norm = "after batch norm" if found.batch_norm else "no batch norm"
+    tail = f"; the dump recorded {fixed(found.recorded, 4, True)}" if found.recorded is not None else ""
+    print_wrapped(console, f"combined {fixed(found.combined, 4, True)} before, {norm}{tail}", style="dim", indented=0)
+    console.print()
+    _print_mates(found, console)
+    for what, text in (("prompt", found.prompt), ("completion", found.completion)):
+        if text:
+            console.print(Text(what, style="dim"))
+            console.print(Text(plain_block(text, max(console.width, 30), 12)))
+
+
+def _print_mates(found: Explanation, console: Console) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim", title=None)
+    table.add_column("rollout")
+    for part in found.parts:
+        table.add_column(plain_line(part.reward, 20), justify="right")
+    table.add_column("advantage", justify="right")
+    place = [mate["rollout"] for mate in found.mates].index(found.rollout)
+    shown: list[dict[str, Any]] = found.mates[:_MATES]
+    if place >= _MATES:
+        shown = [*shown[:-1], found.mates[place]]
+    for mate in shown:
+        own = mate["rollout"] == found.rollout
+        cells = [plain(score) for score in mate["scores"]]
+        mark = "▸ " if own else "  "
+        table.add_row(
+            mark + plain_line(mate["rollout"], 30),
+            *cells,
+            fixed(mate["advantage"], 4, True),
+            style="bold" if own else "",
+        )
+    console.print(table)
+    if len(found.mates) > len(shown):
+        console.print(Text(f"  and {len(found.mates) - len(shown)} more", style="dim"))
+
+
+def _percent(value: Any) -> str:
+    return NONE if value is None else f"{fixed(100 * value)} %"
