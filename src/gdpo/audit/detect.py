@@ -165,6 +165,8 @@ def scale(e: Evidence) -> Iterator[Finding]:
 
 def conflict_and_redundancy(e: Evidence) -> Iterator[Finding]:
     """Two rewards that fight, or say the same."""
+    if len(e.names) < 2:
+        return
     value, low, high = e.measured(measures.correlation)
     burnt = measures.opposed(e.whole, e.method)
     for at, (k, other) in enumerate(pairs(len(e.names))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -153,10 +154,11 @@ def _concluded(
     dump: Dump, found: Collected, limits: Thresholds, primary: str | None, method_from: str, seed: int
 ) -> Audit:
     evidence = Evidence(found, dump.framework, limits, primary, seed)
+    summary = deepcopy(dump.summary)  # of the whole dump: reading for examples begins it anew
     shown, examples = with_examples(dump, found.setting, findings(evidence))
     sentence, enough = verdict(evidence, shown, method_from)
     return Audit(
-        dump.summary, dump.framework, found.setting.method, method_from,
+        summary, dump.framework, found.setting.method, method_from,
         dict(zip(found.names, found.setting.weight_list(), strict=True)), primary, measure_table(found),
         series_table(found), sentence, enough, shown, examples, evidence.unmeasured, evidence,
     )  # fmt: skip
