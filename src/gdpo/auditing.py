@@ -29,7 +29,7 @@ KEYS = ("method", "primary", "seed", "weights", "gates", "bounds", "options", "t
 
 def run_audit(
     path: str, changes: Sequence[str], *, rewards: str | None = None, group_by: str | None = None,
-    format: str | None = None, as_json: bool = False, fail_on: str | None = None,
+    format: str | None = None, as_json: bool = False, html: str | None = None, fail_on: str | None = None,
 ) -> int:  # fmt: skip
     """Audit a dump and print the verdict; the status is 1 where a finding is at or above ``fail_on``.
 
@@ -40,6 +40,7 @@ def run_audit(
         group_by: the column of the groups.
         format: instead of the one recognised.
         as_json: print JSON only.
+        html: where to write the page, too.
         fail_on: the severity from which on the status is 1; None: never.
 
     Raises:
@@ -53,6 +54,11 @@ def run_audit(
         sys.stdout.write(json.dumps(found.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n")
     else:
         print_audit(found, str(path), Console())
+    if html is not None:
+        from gdpo.report.html import write_audit_report
+
+        write_audit_report(found, dump, str(path), Path(html))
+        print(html, file=sys.stderr if as_json else sys.stdout)
     return 0 if threshold is None else int(bool(at_or_above(found.findings, threshold)))
 
 

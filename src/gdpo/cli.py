@@ -124,6 +124,7 @@ def audit(
     group_by: Annotated[str | None, typer.Option("--group-by", help="The column of the groups.")] = None,
     format_: Annotated[str | None, typer.Option("--format", help="Instead of the one recognised.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write an offline page, too.")] = None,
     fail_on: Annotated[
         str | None, typer.Option("--fail-on", metavar="SEVERITY", help="Status 1 from here on: error, warning or note.")
     ] = None,
@@ -132,8 +133,9 @@ def audit(
     from gdpo.auditing import run_audit
 
     status = run_audit(
-        dump, changes or [], rewards=rewards, group_by=group_by, format=format_, as_json=as_json, fail_on=fail_on
-    )
+        dump, changes or [], rewards=rewards, group_by=group_by, format=format_, as_json=as_json, html=html,
+        fail_on=fail_on,
+    )  # fmt: skip
     if status:
         raise typer.Exit(status)
 

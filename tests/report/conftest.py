@@ -19,3 +19,34 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sweep_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sweep(tmp_path_factory.mktemp("runs") / "sweep", partial=True)
+
+
+HOSTILE = [
+    "<script>window.hacked = 1</script>", '<img src=x onerror="window.hacked = 2">', "<style>body { display: none }</style>",
+    "\x1b[31mred\x07\x00", "\u202eright to left", "</script><script>window.hacked = 3</script>", "\u2028\u2029 {{ 7 * 7 }}",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of an audit whose completions are hostile."""
+    import numpy as np
+    import polars as pl
+
+    from gdpo.audit.run import audit
+    from gdpo.report.html import write_audit_report
+    from gdpo.rollouts import open_dump
+
+    folder = tmp_path_factory.mktemp("audited")
+    generator = np.random.default_rng(0)
+    for step in range(1, 9):
+        correct = (generator.random(64) < 0.5).astype(float)
+        pl.DataFrame(
+            {
+                "step": [step] * 64, "prompt": [f"{HOSTILE[row // 8 % 7]} {row // 8}" for row in range(64)],
+                "completion": [HOSTILE[row % 7] for row in range(64)], "correct": correct,
+                "<b>again</b>": 2 * correct, "saved": 100 * generator.random(64),
+            }
+        ).write_parquet(folder / f"completions_{step:05d}.parquet")  # fmt: skip
+    dump = open_dump(folder)
+    return write_audit_report(audit(dump), dump, str(folder), tmp_path_factory.mktemp("pages") / "audit.html")

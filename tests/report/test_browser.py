@@ -126,3 +126,35 @@ def test_compare_report(browser: Any, sweep_folder: Path) -> None:
         assert len(asked) == 1
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         page.context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1400, "light"), (1400, "dark")])
+def test_audit_page(browser: Any, audited: Path, width: int, scheme: str) -> None:
+    page, said, asked = visit(browser, audited, width, scheme)
+    assert said == []
+    assert asked == [audited.resolve().as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.evaluate("typeof window.hacked") == "undefined"
+    assert page.locator(".finding").count() >= 2
+    assert page.locator("canvas").count() == 4
+    assert page.locator("#list > li").count() >= 5
+    page.locator("#filters [name=text]").fill("onerror")
+    assert page.locator("#list > li").count() > 0
+    page.context.close()
+
+
+def test_the_keyboard_reaches_every_control_of_the_audit(browser: Any, audited: Path) -> None:
+    page, _, _ = visit(browser, audited)
+    wanted = page.evaluate(
+        "document.querySelectorAll('a[href], button:not([hidden]), input, select, summary, [tabindex=\"0\"]').length"
+    )
+    reached = set()
+    for _ in range(wanted + 20):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "(() => { const e = document.activeElement; e.dataset.seen ??= String(Math.random()); return e.dataset.seen })()"
+            )
+        )
+    assert len(reached) >= wanted
+    page.context.close()

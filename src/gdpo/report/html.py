@@ -17,11 +17,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from gdpo.audit.run import Audit
 from gdpo.core.errors import Error
+from gdpo.report.audit_page import audit_page
 from gdpo.report.compare_page import compare_page
 from gdpo.report.formats import Scale, fixed, joined, plain, significant
 from gdpo.report.run_page import run_page
 from gdpo.report.text import visible
+from gdpo.rollouts.dump import Dump
 from gdpo.version import __version__
 
 _HERE = Path(__file__).parent
@@ -56,6 +59,25 @@ def write_compare_report(folder: Path) -> Path:
     return _write(Path(folder), "compare.html.j2", context, data, _COMPARE_SCRIPTS)
 
 
+def write_audit_report(found: Audit, dump: Dump, path: str, target: Path) -> Path:
+    """Write the page of an audit.
+
+    Args:
+        found: the audit.
+        dump: what was audited.
+        path: where that was, as the user wrote it.
+        target: the file to write; one that is there stays until the new one is whole.
+
+    Returns:
+        ``target``.
+
+    Raises:
+        Error: it cannot be written.
+    """
+    context, data = audit_page(found, dump, path)
+    return _write(target.parent, "audit.html.j2", context, data, _RUN_SCRIPTS, target.name)
+
+
 def embedded(data: object) -> Markup:
     """``data`` as JSON that is safe inside a script element: nothing in it can end the element or start a comment."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -65,10 +87,11 @@ def embedded(data: object) -> Markup:
 
 
 def _write(
-    folder: Path, template: str, context: dict[str, Any], data: dict[str, Any], scripts: tuple[str, ...]
-) -> Path:
+    folder: Path, template: str, context: dict[str, Any], data: dict[str, Any], scripts: tuple[str, ...],
+    name: str = "report.html",
+) -> Path:  # fmt: skip
     page = _render(template, context, data, scripts)
-    target, draft = folder / "report.html", folder / ".report.html.tmp"
+    target, draft = folder / name, folder / f".{name}.tmp"
     try:
         draft.write_bytes(page.encode("utf-8", "replace"))
         os.replace(draft, target)
