@@ -440,3 +440,28 @@ def test_messages_in_parquet_are_json(tmp_path):
     frame.write_parquet(tmp_path / "a.parquet")
     _, (batch,) = whole(tmp_path / "a.parquet")
     assert json.loads(batch.rows["completion"][0]) == message
+
+
+def test_nested_lines_read_by_polars_and_one_by_one_agree(tmp_path, monkeypatch):
+    from gdpo.rollouts import lines as reading
+
+    swift = [{"step": ["1"] * 4, "prompt": list("ppqq"), "completion": [f"c{n}{k}" for k in range(4)], "acc": [0, 1.0, None, 1],
+              "advantages": [0.5, -0.5, 0, 0]} for n in range(2)]  # fmt: skip
+    nemo = [{"content": [["p", "a", f"b{row}"]], "rewards": [row / 2], "input_lengths": [3], "token_loss_mask": [[0, row, 1]],
+             "advantages": [[7.0, row, 9.0]]} for row in range(4)]  # fmt: skip
+    for number, made in enumerate((swift, nemo)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        lines(folder / "train_data_step5.jsonl", made)
+        used, real = [], reading._one_by_one
+        monkeypatch.setattr(reading, "_one_by_one", lambda *given, real=real, used=used: used.append(1) or real(*given))
+        fast_dump, fast = whole(folder)
+        assert not used
+        monkeypatch.setattr(reading, "_by_polars", lambda *given: None)
+        slow_dump, slow = whole(folder)
+        monkeypatch.undo()
+        assert used
+        assert fast_dump.summary == slow_dump.summary
+        for one, other in zip(fast, slow, strict=True):
+            np.testing.assert_array_equal(one.scores, other.scores)
+            assert one.rows.equals(other.rows.select(one.rows.columns))

@@ -96,6 +96,16 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Typed:
+    """How polars reads nested lines of a format, for speed; what it refuses is flattened one by one."""
+
+    schema: Callable[[Mapping[str, pl.DataType]], dict[str, pl.DataType]]
+    """From the flat columns to the types of the nested ones."""
+    rows: Callable[[pl.DataFrame, Source], pl.DataFrame | None]
+    """Nested columns and ``line`` as flat rows; None for another shape."""
+
+
+@dataclass(frozen=True)
 class Layout:
     """A family of dumps."""
 
@@ -105,6 +115,7 @@ class Layout:
     columns: Callable[[Head], Columns]
     flatten: Callable[[Record, Source], list[Record]] | None = None
     """A nested record as flat rows, whose columns ``columns`` then names."""
+    typed: Typed | None = None
     finish: Callable[[pl.DataFrame, Source], pl.DataFrame] | None = None
     """Last touches on a block in standard columns."""
     ids: Literal["none", "unique", "segments"] = "none"

@@ -22,7 +22,7 @@ import polars as pl
 from gdpo.core.errors import Error
 from gdpo.rollouts.account import Account
 from gdpo.rollouts.frames import frame_of_rows
-from gdpo.rollouts.layout import META, Layout, Record, Source
+from gdpo.rollouts.layout import META, Layout, Record, Source, Typed
 
 BLOCK = 4 << 20
 """Bytes of a block; a longer line makes a longer block."""
@@ -109,8 +109,9 @@ def read_lines(
     with ThreadPoolExecutor(1) as worker:
         for block, first in _whole_blocks(source, account):
             parsing = None
-            if layout.flatten is None:
-                parsing = worker.submit(_by_polars, block, first, schema)
+            if layout.flatten is None or layout.typed is not None:
+                parsing = worker.submit(_by_polars, block, first, schema, source, layout.typed)
+            if layout.flatten is None or layout.table_a_record:
                 names.look(block, first, source, account)
             waiting.append((block, first, parsing))
             if len(waiting) > 1:
@@ -152,17 +153,21 @@ def records_of(block: bytes, first: int, source: Source, account: Account) -> It
             account.skip(where, f"{type(record).__name__} where an object was expected")
 
 
-def _by_polars(block: bytes, first: int, schema: dict[str, pl.DataType]) -> pl.DataFrame | None:
+def _by_polars(
+    block: bytes, first: int, schema: dict[str, pl.DataType], source: Source, typed: Typed | None
+) -> pl.DataFrame | None:
     count = block.count(b"\n") + (not block.endswith(b"\n"))
     if (b"\\u" in block and _LONE.search(block)) or not schema:
         return None
     try:
-        frame = pl.read_ndjson(block, schema=schema)
+        frame = pl.read_ndjson(block, schema=typed.schema(schema) if typed else schema)
+        if frame.height != count:
+            return None
+        frame = frame.with_columns(pl.Series("line", np.arange(first, first + count)))
+        rows = typed.rows(frame, source) if typed else frame
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
-    if frame.height != count:
-        return None
-    return frame.with_columns(pl.Series("line", np.arange(first, first + count)))
+    return rows if rows is not None and set(schema) <= set(rows.columns) else None
 
 
 def _one_by_one(
@@ -215,6 +220,7 @@ class _Names:
             name = match.group(1).decode("utf-8", "replace")
             start = block.rfind(b"\n", 0, match.start() + 1) + 1
             value = _value_of(block[start : block.find(b"\n", match.end()) + 1 or None], name)
+            value = value[0] if isinstance(value, list) and value else value
             if isinstance(value, int | float) and name not in META:
                 line = first + block.count(b"\n", 0, start)
                 account.note(

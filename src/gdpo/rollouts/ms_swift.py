@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from gdpo.rollouts.layout import Head, Layout, Record, Source
+from collections.abc import Mapping
+
+import polars as pl
+
+from gdpo.rollouts.layout import Head, Layout, Record, Source, Typed
 from gdpo.rollouts.trl import trl_columns
 
 
@@ -19,7 +23,17 @@ def rows_of(record: Record, source: Source) -> list[Record]:
     ]
 
 
+def _schema(flat: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    return {name: pl.List(dtype) for name, dtype in flat.items()}
+
+
+def _rows(frame: pl.DataFrame, source: Source) -> pl.DataFrame:
+    """One row an element; lists of different lengths are an error of polars."""
+    return frame.with_columns(part="line").explode([name for name in frame.columns if name != "line"])
+
+
 LAYOUT = Layout(
-    "ms_swift", "ms_swift", _matches, trl_columns, flatten=rows_of, table_a_record=True,
+    "ms_swift", "ms_swift", _matches, trl_columns, flatten=rows_of,
+    typed=Typed(_schema, _rows), table_a_record=True,
     hint="ms-swift writes a column a reward function with --log_completions true",
 )  # fmt: skip

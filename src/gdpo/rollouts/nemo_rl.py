@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from gdpo.rollouts.layout import Columns, Head, Layout, Record, Source, message_text, number_in_name
+import polars as pl
+
+from gdpo.rollouts.layout import Columns, Head, Layout, Record, Source, Typed, message_text, number_in_name
 from gdpo.rollouts.table import as_text
 
 
@@ -37,6 +40,36 @@ def _flatten(record: Record, source: Source) -> list[Record]:
     return [row]
 
 
+def _schema(flat: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    numbers = pl.List(pl.List(pl.Float64))
+    return {
+        "content": pl.List(pl.List(pl.String)), "rewards": pl.List(pl.Float64), "advantages": numbers,
+        "token_loss_mask": numbers,
+    }  # fmt: skip
+
+
+def _rows(frame: pl.DataFrame, source: Source) -> pl.DataFrame | None:
+    """As ``_flatten`` does, for lines whose every value is a list of one and whose texts are no messages."""
+    lists = [pl.col(name).list.len().eq(1).all() for name in _schema({})]
+    texts = pl.col("content").list.first()
+    if not all(frame.select(lists).row(0)) or frame.select(texts.list.first().str.starts_with("{").any()).item():
+        return None
+    own = pl.col("token_loss_mask").list.first().list.eval(pl.element() != 0)
+    count = own.list.sum().cast(pl.Float64)
+    return frame.select(
+        "line",
+        pl.lit(number_in_name(source.path, r"step_?(\d+)"), pl.Int64).cast(pl.String).alias("step"),
+        texts.list.first().fill_null("").alias("prompt"),
+        texts.list.slice(1).list.join("").fill_null("").alias("completion"),
+        pl.when(count > 0).then(count).alias("length"),
+        pl.col("rewards").list.first().alias("total"),
+        pl.col("advantages")
+        .list.first()
+        .list.get(own.list.arg_max().fill_null(0), null_on_oob=True)
+        .alias("advantage"),
+    )
+
+
 def _joined(texts: list[Any]) -> str:
     return "".join(text if isinstance(text, str) else message_text([text]) for text in texts) if texts else as_text("")
 
@@ -47,6 +80,6 @@ def _columns(head: Head) -> Columns:
 
 
 LAYOUT = Layout(
-    "nemo_rl", "nemo_rl", _matches, _columns, flatten=_flatten,
+    "nemo_rl", "nemo_rl", _matches, _columns, flatten=_flatten, typed=Typed(_schema, _rows),
     hint="NeMo-RL's train_data holds the total only; gdpo's adapter for NeMo-RL writes its own table",
 )  # fmt: skip
