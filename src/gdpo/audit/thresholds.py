@@ -21,7 +21,7 @@ class Thresholds:
     no_signal: float = 0.5
     """Share of groups in which no reward varies."""
     surely_no_signal: float = 0.4
-    saturation: float = 0.02
+    saturation: float = 0.035
     """Distance of the mean (last third of the steps) from a bound, in widths of the range."""
     at_bound: float = 0.9
     """Where bounds are not declared: share of rollouts at the least or largest value seen that makes it a bound."""
