@@ -89,9 +89,9 @@ class Session:
         self._tokenizer: Any = None
         if settings.kl == "reward":
             warnings.warn(
-                f"algorithm.use_kl_in_reward: the penalty of each rollout enters gdpo's advantages as the reward {KL!r}, "
-                "which is not divided by its spread (kl_coef keeps its meaning); algorithm.gdpo.kl=ignore leaves it out, "
-                "actor_rollout_ref.actor.use_kl_loss=true puts it into the loss", stacklevel=2,
+                f"algorithm.use_kl_in_reward: the penalty of each rollout enters the advantages as reward {KL!r}, "
+                "not divided by its spread, so that kl_coef keeps its meaning; algorithm.gdpo.kl=ignore leaves it "
+                "out, actor_rollout_ref.actor.use_kl_loss=true puts it into the loss", stacklevel=2,
             )  # fmt: skip
         elif settings.kl == "ignore":
             warnings.warn("algorithm.use_kl_in_reward has no effect on the advantages: algorithm.gdpo.kl is 'ignore'",
@@ -147,7 +147,7 @@ class Session:
         if self.settings.kl == "reward":
             scores = np.column_stack([scores, _penalty(data, batch, scores)])
         progress = self.progress()
-        extra = {"lengths": lengths} if self.objective.options.get("batch_norm") == "token" else {}
+        extra: dict[str, Any] = {"lengths": lengths} if self.objective.options.get("batch_norm") == "token" else {}
         estimate = self.objective.advantages(scores, batch.groups, progress, **extra)
         metrics = step_metrics(self.objective, estimate, scores, batch.groups, progress, **extra)
         self.metrics = {name if name.startswith("gdpo/") else f"gdpo/{name}": value for name, value in metrics.items()}

@@ -85,10 +85,7 @@ def get(config: Any, key: str, default: Any = None) -> Any:
     """An entry of a mapping, an OmegaConf node or an object; ``default`` where there is none."""
     if config is None:
         return default
-    if hasattr(config, "get"):
-        found = config.get(key, default)
-    else:
-        found = getattr(config, key, default)
+    found = config.get(key, default) if hasattr(config, "get") else getattr(config, key, default)
     return default if found is None else found
 
 
@@ -131,8 +128,8 @@ def _rewards(block: Mapping[str, Any]) -> dict[str, Reward]:
     if isinstance(given, Sequence) and not isinstance(given, str):
         given = {name: {} for name in given}
     if not isinstance(given, Mapping) or not given:
-        raise Error(f"algorithm.gdpo.rewards is {given!r}, but the names of rewards in reward_extra_info were expected, "
-                    "such as [correct, format]")  # fmt: skip
+        raise Error(f"algorithm.gdpo.rewards is {given!r}, but names in reward_extra_info were expected, such "
+                    "as [correct, format]")  # fmt: skip
     for key, value in (("weights", weights), ("gates", gates)):
         for name in value:
             if name not in given:

@@ -62,7 +62,7 @@ def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
         raise Error(f"verl {version()} has no {name!r} in {where}, where gdpo's hook goes")
     if owner(original) == __name__:
         return
-    wrapper = functools.wraps(original)(make(original))
+    wrapper: Any = functools.wraps(original)(make(original))
     wrapper._gdpo_original = original
     if isinstance(holder, dict):
         holder[name] = wrapper
@@ -89,8 +89,8 @@ def check_hooks(trainer: Any, module_name: str, settings: Settings) -> None:
         other = other_owner(found)
         if other:
             said = (
-                f"{what} of verl {version()} is taken by {other!r}, so gdpo's advantages would not be those trained on: "
-                "remove that plug-in, or let verl load gdpo's alone (VERL_USE_EXTERNAL_PLUGINS=gdpo)"
+                f"{what} of verl {version()} is taken by {other!r}, so that gdpo's advantages may not be those trained "
+                "on: remove that plug-in, or let verl load gdpo's alone (VERL_USE_EXTERNAL_PLUGINS=gdpo)"
             )
             if settings.strict:
                 raise Error(said)
@@ -128,7 +128,7 @@ def _replace_filter(trainer: Any) -> None:
     """Put gdpo's test of a group in the place of the replay buffer's, where the run filters groups."""
     if not get(get(get(trainer.config, "algorithm"), "filter_groups"), "enable", False):
         return
-    buffer = getattr(trainer, "replay_buffer", None)
+    buffer: Any = getattr(trainer, "replay_buffer", None)
     if not hasattr(buffer, "_dapo_filtered_keys"):
         warnings.warn(
             f"algorithm.filter_groups is left to {type(buffer).__name__}: gdpo's test of groups goes into the v1 "
@@ -329,7 +329,7 @@ def _patch_trainer(trainer: Any, module_name: str) -> None:
         def _load_checkpoint(self: Any, *args: Any, **options: Any) -> Any:
             result = original(self, *args, **options)
             session = attach(self, module_name)
-            if session is not None and getattr(self, "global_steps", 0):
+            if session is not None and getattr(self, "global_steps", None):
                 session.load(_checkpoint(self))
             return result
 

@@ -168,7 +168,7 @@ def _column(values: Any, count: int) -> NDArray[np.float64]:
         return np.full(count, math.nan)
     values = np.asarray(values)
     if values.dtype.kind in "fiub":
-        return values.astype(np.float64)
+        return np.asarray(values, dtype=np.float64)
     if values.dtype.kind in "US":  # NumPy makes text of all where one value is text
         return np.array([_number(value) for value in values.tolist()])
     found: NDArray[np.float64] = rewards_of([{"value": value} for value in values.tolist()], ["value"])[:, 0]
