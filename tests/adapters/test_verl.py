@@ -127,7 +127,9 @@ def test_the_built_in_beside_it(batch):
 
 def test_legacy_names_that_no_reward_has(batch):
     matrix, uid, lengths = batch
-    with pytest.raises(gdpo.Error, match=r"reward 'corect' .* did you mean 'correct'\? \(there: concise, correct, format"):
+    with pytest.raises(
+        gdpo.Error, match=r"reward 'corect' .* did you mean 'correct'\? \(there: concise, correct, format"
+    ):
         compute(data_proto(matrix, uid, lengths), config(block={"rewards": ["corect"]}))
 
 
@@ -136,7 +138,9 @@ def test_text_that_numpy_made_of_numbers():
     data = data_proto(np.zeros((4, 0)), ["a"] * 4, [2] * 4, names=[])
     data.non_tensor_batch["acc"] = np.array([1, "unknown", 0, 1])
     found = compute(data, config(block={"rewards": ["acc"]})).batch["advantages"][:, 0]
-    torch.testing.assert_close(found.double(), torch.tensor(gdpo.advantages([[1], [NAN], [0], [1]], 4)), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        found.double(), torch.tensor(gdpo.advantages([[1], [NAN], [0], [1]], 4)), rtol=0, atol=1e-6
+    )
 
 
 def test_kl_in_reward_is_one_more_reward(batch):
@@ -396,7 +400,7 @@ def test_v1_group_filter(queue, tmp_path):
         buffer.partitions = {"train": {key: {} for key in meta.keys}}
         buffer.finished_keys = {"train": set(groups)}
         buffer._dapo_classification_cache = defaultdict(dict)
-        blind = {uid for uid in ReplayBuffer._dapo_filtered_keys(buffer, "train")[0]}
+        blind = set(ReplayBuffer._dapo_filtered_keys(buffer, "train")[0])
         buffer._dapo_classification_cache = defaultdict(dict)
         plugin.sys.modules["gdpo.adapters.verl_hooks"].attach(trainer, "verl.trainer.ppo.v1.trainer_base")
         found, counts = buffer._dapo_filtered_keys("train")

@@ -70,22 +70,30 @@ def replace(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
         setattr(holder, name, wrapper)
 
 
+def missing(module_name: str) -> str:
+    """Why the hooks of a trainer are not in; "" where they are, or nobody has imported it yet."""
+    return STATE.get(module_name) or (STATE.get(CORE, "") if module_name == LEGACY else "")
+
+
+def places(module_name: str, trainer: Any = None) -> list[tuple[str, Any]]:
+    """What stands on the hooks of a trainer's kind: (name, function)."""
+    module: Any = importlib.import_module(module_name)
+    if module_name == V1:
+        compute = (trainer or module.PPOTrainer)._compute_advantage
+        return [("PPOTrainer._compute_advantage", compute), (INNER, getattr(module, INNER))]
+    registry = importlib.import_module(CORE).ADV_ESTIMATOR_REGISTRY
+    return [("ADV_ESTIMATOR_REGISTRY['gdpo']", registry.get("gdpo"))]
+
+
 def check_hooks(trainer: Any, module_name: str, settings: Settings) -> None:
     """That gdpo's hooks are in, around verl's own code and around nothing else.
 
     Raises:
         Error: a hook that this version lacks, or another plug-in on it (a warning with ``strict: false``).
     """
-    wrong = STATE.get(module_name) or (STATE.get(CORE) if module_name == LEGACY else "")
-    if wrong:
-        raise Error(f"{wrong}; {REMEDY[module_name]}")
-    module = importlib.import_module(module_name)
-    if module_name == V1:
-        places = [("PPOTrainer._compute_advantage", type(trainer)._compute_advantage), (INNER, getattr(module, INNER))]
-    else:
-        registry = importlib.import_module(CORE).ADV_ESTIMATOR_REGISTRY
-        places = [("ADV_ESTIMATOR_REGISTRY['gdpo']", registry.get("gdpo"))]
-    for what, found in places:
+    if missing(module_name):
+        raise Error(f"{missing(module_name)}; {REMEDY[module_name]}")
+    for what, found in places(module_name, type(trainer)):
         other = other_owner(found)
         if other:
             said = (
