@@ -149,7 +149,7 @@ class Session:
         progress = self.progress()
         extra: dict[str, Any] = {"lengths": lengths} if self.objective.options.get("batch_norm") == "token" else {}
         estimate = self.objective.advantages(scores, batch.groups, progress, **extra)
-        metrics = step_metrics(self.objective, estimate, scores, batch.groups, progress, **extra)
+        metrics = step_metrics(self.objective, estimate, scores, estimate.group, progress, **extra)
         self.metrics = {name if name.startswith("gdpo/") else f"gdpo/{name}": value for name, value in metrics.items()}
         if batch.metrics is not None:
             batch.metrics.update(self.metrics)
@@ -249,7 +249,8 @@ def spread(advantages: Any, row: NDArray[np.int64], mask: torch.Tensor) -> torch
     """[B, T] float32: ``advantages`` [n] of each row's rollout where ``mask`` [B, T] is set; 0 for row -1."""
     values = np.append(np.asarray(advantages, dtype=np.float32), np.float32(0))
     column = torch.from_numpy(values[row]).to(mask.device)
-    return column.unsqueeze(-1) * mask
+    # A copy of the mask is the result: multiplying by an integer mask would make that copy and a second one.
+    return mask.to(torch.float32, copy=True).mul_(column.unsqueeze(-1))
 
 
 def _penalty(data: Any, batch: Batch, scores: Any) -> Any:
