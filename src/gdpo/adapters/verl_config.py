@@ -43,10 +43,10 @@ class Settings:
         Raises:
             Error: an unknown key, reward or option, or settings beside the block that contradict it.
         """
-        algorithm = plain(get(config, "algorithm")) or {}
-        block = algorithm.get("gdpo")
-        if block is None:
+        if get(get(config, "algorithm"), "gdpo") is None:
             return None
+        algorithm = plain(get(config, "algorithm"))
+        block = algorithm["gdpo"]
         if not isinstance(block, Mapping):
             raise Error(f"algorithm.gdpo is {block!r}, but a mapping with rewards was expected")
         for key in block:
@@ -140,7 +140,7 @@ def _rewards(block: Mapping[str, Any]) -> dict[str, Reward]:
 def _reward(name: str, entry: Any, weights: Mapping[str, Any], gates: Mapping[str, Any]) -> Reward:
     if name in ("method", "options", "levels"):
         raise Error(
-            f"a reward is named {name!r}, which an objective needs for itself: rename it in the reward function"
+            f"a reward is named {name!r}, which means something else in an objective: rename it in compute_score"
         )
     entry = {} if entry is None else entry
     entry = {"weight": entry} if isinstance(entry, int | float) else entry
