@@ -183,10 +183,7 @@ def test_workers_of_the_legacy_trainer_get_every_name(monkeypatch):
 
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
-    seen = []
     wrapper = AgentLoopWorker._postprocess
-    inner = {cell.cell_contents for cell in wrapper.__closure__ or () if callable(cell.cell_contents)}
-    assert wrapper._gdpo_original in inner
     infos = [{"acc": 1}, {"score": 1, "acc": 0, "format": 1}, {"acc": "unknown", "format": 0}, {"score": 0, "acc": 1}]
     made = SimpleNamespace(config=config(block={"rewards": ["acc", "format"]}))
     inputs = [SimpleNamespace(extra_fields={"reward_extra_info": info}) for info in infos]
