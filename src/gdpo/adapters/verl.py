@@ -138,11 +138,11 @@ class Session:
                 ``token_level_scores``.
             batch: its rollouts; ``metrics`` receives the step's.
         """
-        mask = data["response_mask"]
+        # The result begins as a copy of the mask: it is read for the lengths once and made only once.
+        result: torch.Tensor = data["response_mask"].to(torch.float32, copy=True)
         real = batch.row >= 0
-        lengths = np.bincount(
-            batch.row[real], weights=mask.sum(-1).cpu().numpy().astype(np.float64)[real], minlength=len(batch.scores)
-        )
+        tokens = result.sum(-1).cpu().numpy().astype(np.float64)
+        lengths = np.bincount(batch.row[real], weights=tokens[real], minlength=len(batch.scores))
         scores = batch.scores
         if self.settings.kl == "reward":
             scores = np.column_stack([scores, _penalty(data, batch, scores)])
@@ -157,7 +157,7 @@ class Session:
             self._write(estimate, scores, lengths, batch, progress.step + 1)
         self.objective.observe(scores, estimate, progress)
         self.calls, self.tokens, batch.used = self.calls + 1, self.tokens + int(lengths.sum()), True
-        return spread(estimate.advantages, batch.row, mask)
+        return result.mul_(_column(estimate.advantages, batch.row, result.device))
 
     def no_signal(self, scores: NDArray[np.float64], groups: Sequence[str]) -> dict[str, float]:
         """Groups that teach nothing -> the mean weighted score of their rollouts.
@@ -247,10 +247,14 @@ class Session:
 
 def spread(advantages: Any, row: NDArray[np.int64], mask: torch.Tensor) -> torch.Tensor:
     """[B, T] float32: ``advantages`` [n] of each row's rollout where ``mask`` [B, T] is set; 0 for row -1."""
-    values = np.append(np.asarray(advantages, dtype=np.float32), np.float32(0))
-    column = torch.from_numpy(values[row]).to(mask.device)
     # A copy of the mask is the result: multiplying by an integer mask would make that copy and a second one.
-    return mask.to(torch.float32, copy=True).mul_(column.unsqueeze(-1))
+    return mask.to(torch.float32, copy=True).mul_(_column(advantages, row, mask.device))
+
+
+def _column(advantages: Any, row: NDArray[np.int64], device: Any) -> torch.Tensor:
+    """[B, 1] float32: ``advantages`` [n] of each row's rollout; 0 for row -1."""
+    values = np.append(np.asarray(advantages, dtype=np.float32), np.float32(0))
+    return torch.from_numpy(values[row]).to(device).unsqueeze(-1)
 
 
 def _penalty(data: Any, batch: Batch, scores: Any) -> Any:
