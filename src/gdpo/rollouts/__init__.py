@@ -2,5 +2,6 @@
 
 from gdpo.rollouts.dump import Batch, Dump, Summary
 from gdpo.rollouts.table import SCHEMA_VERSION, rollout_frame, write_frame
+from gdpo.rollouts.writer import RolloutWriter
 
-__all__ = ["SCHEMA_VERSION", "Batch", "Dump", "Summary", "rollout_frame", "write_frame"]
+__all__ = ["SCHEMA_VERSION", "Batch", "Dump", "RolloutWriter", "Summary", "rollout_frame", "write_frame"]
