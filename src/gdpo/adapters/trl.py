@@ -110,8 +110,8 @@ class GDPOMixin:
         )  # fmt: skip
 
     def _gdpo_setup(
-        self: Any, objective: Objective | None, *, method: str = "gdpo", method_options: Mapping[str, Any] | None = None,
-        gates: Mapping[str, str] | None = None, rollouts_folder: str | Path | None = None, rollouts_text: bool = True,
+        self: Any, objective: Objective | None, *, method: str = "gdpo",
+        method_options: Mapping[str, Any] | None = None, gates: Mapping[str, str] | None = None, rollouts_folder: str | Path | None = None, rollouts_text: bool = True,
         on_step: Callable[[Step], None] | None = None, task: str = "", exclude_truncated: bool = False,
         resample: str | None = None, resample_rounds: int = 3,
     ) -> None:  # fmt: skip
@@ -268,8 +268,8 @@ class GDPOMixin:
 class GDPOTrainer(GDPOMixin, trl.GRPOTrainer):  # type: ignore[misc]
     """TRL's ``GRPOTrainer`` with advantages from ``gdpo``: the arguments of ``GDPOMixin`` beside TRL's own.
 
-    Metrics of each reward are logged under ``gdpo/``; TRL's ``frac_reward_zero_std`` becomes the share of groups without
-    signal.
+    Metrics of each reward are logged under ``gdpo/``; TRL's ``frac_reward_zero_std`` becomes the share of groups
+    without signal.
     """
 
 

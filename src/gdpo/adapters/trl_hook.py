@@ -61,13 +61,13 @@ def check_trainer(trainer: Any) -> None:
     """
     for name in NEEDS:
         if not hasattr(trainer, name):
-            raise Error(f"{type(trainer).__name__} of {version()} has no {name}, which gdpo needs: a GRPO trainer of TRL "
-                        "0.20 to 1.16 was expected")  # fmt: skip
+            raise Error(f"{type(trainer).__name__} of {version()} has no {name}, which gdpo needs: a GRPO trainer of "
+                        "TRL 0.20 to 1.16 was expected")  # fmt: skip
     for name in HOOKS:
         if name in vars(trainer):
             raise Error(
-                f"{type(trainer).__name__} has its own {name} on this object, put there by another plug-in, which would "
-                "win over gdpo's: attach gdpo first, or remove that plug-in"
+                f"{type(trainer).__name__} has its own {name} on this object, put there by another plug-in, which "
+                "would win over gdpo's: attach gdpo first, or remove that plug-in"
             )
 
 

@@ -49,8 +49,8 @@ def check_sampling(which: str | None, rounds: int, objective: Objective, dataset
     if rounds < 1:
         raise Error(f"resample_rounds is {rounds}, but at least 1 was expected")
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise Error("resample draws further prompts by index, but the training data is a stream: use a data set of known "
-                    "length, or resample=None")  # fmt: skip
+        raise Error("resample draws further prompts by index, but the training data is a stream: use a data set of "
+                    "known length, or resample=None")  # fmt: skip
 
 
 def has_signal(estimate: Estimate, which: str = "advantage") -> Any:
@@ -146,8 +146,8 @@ def _merge_tensors(
 ) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     if old.keys() != new.keys():
-        raise Error(f"TRL gave {sorted(old.keys() ^ new.keys())} for one batch and not for another of the same step, so "
-                    "dynamic sampling cannot join them: set resample=None")  # fmt: skip
+        raise Error(f"TRL gave {sorted(old.keys() ^ new.keys())} for one batch and not for another of the same step, "
+                    "so dynamic sampling cannot join them: set resample=None")  # fmt: skip
     pad = getattr(trainer, "pad_token_id", None)
     pad = pad if pad is not None else trainer.processing_class.pad_token_id
     order = torch.as_tensor(local)
