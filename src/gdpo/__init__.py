@@ -34,7 +34,7 @@ _LATER = {
     "reward": "gdpo.rewards",
 }
 _CORE = ("distributed",)
-_ROOMS = ("adapters", "core", "export", "lint", "report", "rewards", "rollouts", "training", "weights")
+_ROOMS = ("adapters", "core", "doctor", "export", "lint", "report", "rewards", "rollouts", "training", "weights")
 
 
 def __getattr__(name: str) -> Any:

@@ -113,6 +113,20 @@ def lint(
         raise typer.Exit(status)
 
 
+@app.command()
+def doctor(
+    framework: Annotated[str | None, typer.Argument(help="verl, ...; or a config alone")] = None,
+    config: Annotated[str | None, typer.Argument(help="the run's YAML, or the script that launches it")] = None,
+    workers: Annotated[bool, typer.Option("--workers/--no-workers", help="Look into a Ray worker, too.")] = True,
+) -> None:
+    """Say whether gdpo is active in a framework's run, and what to set: `gdpo doctor verl run.yaml`."""
+    from gdpo.doctor import run_doctor
+
+    status = run_doctor(framework, config, workers=workers, say=typer.echo)
+    if status:
+        raise typer.Exit(status)
+
+
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="recipes, methods or rewards")] = "",

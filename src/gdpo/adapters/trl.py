@@ -18,6 +18,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,7 +35,7 @@ from gdpo.adapters.trl_sampling import Generated, check_sampling, has_signal, re
 from gdpo.core.compute import Estimate
 from gdpo.core.errors import Error
 from gdpo.objective import Objective, Progress
-from gdpo.rollouts import RolloutWriter, rollout_frame
+from gdpo.rollouts import RolloutWriter, rollout_frame, write_frame
 
 STATE = "gdpo_objective.json"
 """File in TRL's checkpoints: what of the objective has moved."""
@@ -111,7 +112,8 @@ class GDPOMixin:
 
     def _gdpo_setup(
         self: Any, objective: Objective | None, *, method: str = "gdpo",
-        method_options: Mapping[str, Any] | None = None, gates: Mapping[str, str] | None = None, rollouts_folder: str | Path | None = None, rollouts_text: bool = True,
+        method_options: Mapping[str, Any] | None = None, gates: Mapping[str, str] | None = None,
+        rollouts_folder: str | Path | None = None, rollouts_text: bool = True,
         on_step: Callable[[Step], None] | None = None, task: str = "", exclude_truncated: bool = False,
         resample: str | None = None, resample_rounds: int = 3,
     ) -> None:  # fmt: skip
@@ -134,8 +136,7 @@ class GDPOMixin:
         self._gdpo_writer: RolloutWriter | None = None
         self._gdpo_wanted = rollouts_folder is not None or on_step is not None
         if rollouts_folder is not None and self.accelerator.is_main_process:
-            metadata = {"gdpo.framework": f"trl {trl.__version__}", "gdpo.objective": self.objective.to_yaml()}
-            self._gdpo_writer = RolloutWriter(rollouts_folder, metadata, wait=self._gdpo_wait)
+            self._gdpo_writer = RolloutWriter(Path(rollouts_folder))
             self.add_callback(_Flush(self._gdpo_writer))
 
     def _calculate_rewards(self: Any, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
@@ -235,12 +236,12 @@ class GDPOMixin:
             return
         step = Step(self.state.global_step + 1, prompts, completions, lengths, batch.scores, estimate, metrics)
         if self._gdpo_writer is not None:
-            text, names, task = self._gdpo_text, self.objective.names, self._gdpo_task
-            self._gdpo_writer.write(step.step, lambda: rollout_frame(
-                step=step.step, prompts=prompts if text else [""] * len(prompts),
-                completions=completions if text else [""] * len(prompts), lengths=lengths, names=names,
-                scores=step.scores, group=estimate.group, estimate=estimate, task=task,
-            ))  # fmt: skip
+            metadata = {"gdpo.framework": f"trl {trl.__version__}", "gdpo.objective": self.objective.to_yaml()}
+            make = partial(_table, step, self._gdpo_text, self._gdpo_task)
+            if self._gdpo_wait:
+                write_frame(make(), self._gdpo_writer.folder / f"step-{step.step:06d}.parquet", metadata)
+            else:
+                self._gdpo_writer.put(step.step, make, metadata)
         if self._gdpo_on_step is not None:
             self._gdpo_on_step(step)
 
@@ -315,6 +316,15 @@ def attach(trainer: Any, objective: Objective | None = None, **options: Any) -> 
         trainer.__class__, trainer.reward_weights = kind, before
         raise
     return trainer
+
+
+def _table(step: Step, text: bool, task: str) -> Any:
+    none = [""] * len(step.prompts)
+    return rollout_frame(
+        step=step.step, prompts=step.prompts if text else none, completions=step.completions if text else none,
+        lengths=step.lengths, names=step.estimate.names, scores=step.scores, group=step.estimate.group,
+        estimate=step.estimate, task=task,
+    )  # fmt: skip
 
 
 def _both(what: str) -> None:

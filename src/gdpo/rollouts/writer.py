@@ -1,16 +1,12 @@
-"""Writes rollout tables beside the training: one thread, a bounded number of steps in memory, whole files only.
-
-A table that cannot be written (a full disk) costs its step, not the run: the first failure is logged as one warning,
-later steps are tried again without a word, and ``failed`` counts them.
-"""
+"""Rollout tables written beside the training: in a thread of its own, few in memory, whole files only."""
 
 from __future__ import annotations
 
 import atexit
-import logging
 import queue
 import threading
-import weakref
+import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,75 +15,66 @@ import polars as pl
 from gdpo.core.errors import Error
 from gdpo.rollouts.table import write_frame
 
-log = logging.getLogger("gdpo")
-
 
 class RolloutWriter:
-    """Writes ``step-NNNNNN.parquet`` files into a folder.
+    """Writes one file a step into a folder while training goes on.
+
+    A table that cannot be written (a full disk) is lost with one warning, and training goes on; once there is space
+    again, so do the files. No file is ever half written.
 
     Args:
-        folder: where to; made if it is not there.
-        metadata: of every file, beside what ``write_frame`` adds.
-        limit: steps that may wait to be written; ``write`` blocks beyond that, so that memory stays bounded.
-        wait: write within ``write`` itself and raise what fails there, for runs whose tables must be whole.
+        folder: where ``step-000001.parquet`` and so on go; made when first needed.
+        waiting: tables that may wait in memory; when there are more, ``put`` waits for the disk.
+        patience: seconds that ``put`` waits before it gives a table up.
     """
 
-    def __init__(
-        self, folder: str | Path, metadata: Mapping[str, str] | None = None, *, limit: int = 2, wait: bool = False
-    ) -> None:
-        if limit < 1:
-            raise Error(f"limit is {limit}, but at least one step must be allowed to wait")
-        self.folder, self.metadata, self.wait = Path(folder), dict(metadata or {}), wait
-        self.written = 0
-        """Files."""
-        self.failed = 0
-        """Steps that are missing."""
-        self._queue: queue.Queue[tuple[int, Callable[[], pl.DataFrame]]] = queue.Queue(limit)
+    def __init__(self, folder: Path, *, waiting: int = 2, patience: float = 60.0) -> None:
+        self.folder, self.patience = folder, patience
+        self.lost = 0
+        """Tables that could not be written."""
+        self._queue: queue.Queue[tuple[int, Callable[[], pl.DataFrame], Mapping[str, str]]] = queue.Queue(waiting)
         self._thread: threading.Thread | None = None
+        self._warned = False
 
-    def write(self, step: int, make: Callable[[], pl.DataFrame]) -> None:
-        """Have the table that ``make`` gives written as that of ``step``; ``make`` runs on the writer's thread.
-
-        Raises:
-            Error: the file cannot be written, where ``wait`` was asked for.
-        """
-        if self.wait:
-            self._write(step, make)
-            return
-        if self._thread is None:
+    def put(self, step: int, build: Callable[[], pl.DataFrame], metadata: Mapping[str, str]) -> None:
+        """Have ``build()`` called and its table written as that of ``step``, in the writer's thread."""
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="gdpo-rollouts", daemon=True)
             self._thread.start()
-            # A daemon is dropped at exit; what waits is written before that. The writer itself may go earlier.
-            atexit.register(_flush, weakref.ref(self))
-        self._queue.put((step, make))
+            atexit.register(self.flush, 60.0)
+        try:
+            self._queue.put((step, build, metadata), timeout=self.patience)
+        except queue.Full:
+            self._lose(f"the rollouts of step {step} cannot be written: {self.folder} has not answered for "
+                       f"{self.patience:g} s")  # fmt: skip
 
-    def flush(self) -> None:
-        """Wait until everything handed over is written, or has failed."""
-        self._queue.join()
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until every table is on disk (or given up), at most ``timeout`` seconds; whether all are."""
+        ends = None if timeout is None else time.monotonic() + timeout
+        while self._thread is not None and self._thread.is_alive():
+            with self._queue.all_tasks_done:
+                if not self._queue.unfinished_tasks:
+                    return True
+                if ends is not None and time.monotonic() >= ends:
+                    return False
+                self._queue.all_tasks_done.wait(0.1)
+        return self._queue.unfinished_tasks == 0
 
     def _work(self) -> None:
         while True:
-            step, make = self._queue.get()
+            step, build, metadata = self._queue.get()
             try:
-                self._write(step, make)
-            except Exception as error:  # whatever it is, training goes on
-                self.failed += 1
-                if self.failed == 1:
-                    log.warning(
-                        "step %d is missing from the rollout table: %s. Training goes on; later steps are tried again, "
-                        "and no further failure is reported", step, " ".join(str(error).split()),
-                    )  # fmt: skip
+                write_frame(build(), self.folder / f"step-{step:06d}.parquet", metadata)
+            except Error as error:
+                self._lose(str(error))
+            except Exception as error:  # whatever it is, it must not end the training
+                self._lose(f"the rollouts of step {step} cannot be written: {type(error).__name__}: {error}")
             finally:
-                # Nothing of the step may stay in memory while the thread waits for the next.
-                del make
+                del build
                 self._queue.task_done()
 
-    def _write(self, step: int, make: Callable[[], pl.DataFrame]) -> None:
-        write_frame(make(), self.folder / f"step-{step:06d}.parquet", self.metadata)
-        self.written += 1
-
-
-def _flush(writer: weakref.ref[RolloutWriter]) -> None:
-    alive = writer()
-    if alive is not None:
-        alive.flush()
+    def _lose(self, why: str) -> None:
+        self.lost += 1
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"{why}. Training goes on without (this is said once)", stacklevel=3)
