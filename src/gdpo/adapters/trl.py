@@ -74,7 +74,7 @@ class GDPOMixin:
         task: label in the rollout table.
         exclude_truncated: treat completions cut off at the length limit as if they had no rewards: they move neither
             mean nor spread of their group and get advantage 0.
-        resample: replace groups without signal by groups of other prompts: "advantage" (the combined advantage is 0
+        resample: replace groups without signal by groups of other prompts: "combined" (the combined advantage is 0
             throughout) or the name of a reward that must vary. None: off.
         resample_rounds: most further generations a step.
 

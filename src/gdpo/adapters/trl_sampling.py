@@ -1,6 +1,6 @@
 """Dynamic sampling under TRL: groups that teach nothing are replaced by groups of other prompts that do.
 
-What teaches is asked of the combined advantage before batch norm ("advantage"), or of one reward by name: a group in
+What teaches is asked of the combined advantage before batch norm ("combined"), or of one reward by name: a group in
 which that reward is tied is replaced although others vary in it (2609.13866 reports a gain from filtering on the
 outcome). DAPO's filter asks the sum of rewards, which is tied in groups that three rewards still teach from.
 """
@@ -43,7 +43,7 @@ def check_sampling(which: str | None, rounds: int, objective: Objective, dataset
     """Check the settings of dynamic sampling before training."""
     if which is None:
         return
-    known = ["advantage", *objective.names]
+    known = ["combined", *objective.names]
     if which not in known:
         raise Error(f"resample is {which!r}{nearest(which, known)}")
     if rounds < 1:
@@ -53,9 +53,9 @@ def check_sampling(which: str | None, rounds: int, objective: Objective, dataset
                     "known length, or resample=None")  # fmt: skip
 
 
-def has_signal(estimate: Estimate, which: str = "advantage") -> Any:
+def has_signal(estimate: Estimate, which: str = "combined") -> Any:
     """[groups] bool: the combined advantage is not 0 throughout; or, with a reward's name, that reward varies."""
-    if which != "advantage":
+    if which != "combined":
         return np.asarray(estimate.live)[:, estimate.names.index(which)]
     moved = np.asarray(estimate.combined) != 0
     return np.bincount(np.asarray(estimate.group)[moved], minlength=len(estimate.live)) > 0
