@@ -97,8 +97,8 @@ class GDPOAdvantageEstimator:
             rewards: [B] the total, not used.
             mask: [B, S] 1 for tokens in the loss.
             repeated_batch: the batch, with ``reward/NAME`` (or ``reward1``, ...) [B] for each reward; NaN is missing.
-            kwargs: ``valid_mask`` [B], 0 for rollouts that do not count; also taken from the batch. Others are NeMo-RL's
-                for other estimators.
+            kwargs: ``valid_mask`` [B], 0 for rollouts that do not count; also taken from the batch. Others are
+                NeMo-RL's for other estimators.
 
         Returns:
             A view of [B] that repeats along the tokens, as NeMo-RL's own, in the components' dtype.
@@ -182,8 +182,8 @@ def component_keys(batch: Mapping[str, Any]) -> dict[str, str]:
     numbered = [key for key in batch if isinstance(key, str) and re.fullmatch(r"reward\d+", key)]
     if not numbered:
         raise Error(
-            "this batch has no reward components (keys reward/NAME): let the environment's step return a dict of rewards, "
-            "or set grpo.adv_estimator.name=grpo; under the single controller list them in its advantage config's "
+            "this batch has no reward components (keys reward/NAME): let the environment's step return a dict of "
+            "rewards, or set grpo.adv_estimator.name=grpo; under the single controller list them in its advantage config's "
             f"repeated_batch_fields. It has {sorted(str(key) for key in batch)}"
         )
     return {key: key for key in sorted(numbered, key=lambda key: int(key.removeprefix("reward")))}

@@ -72,15 +72,15 @@ class Settings:
             Error: the config names a reward that the batch has not, or the batch has one that the config does not name.
         """
         if self.objective is None:
-            self.objective = _objective(self.block, dict.fromkeys(names, {}))
+            self.objective = _objective(self.block, {name: {} for name in names})
         for name in self.objective.names:
             if name not in names:
                 raise Error(f"{WHERE} names the reward {name!r}, but this batch has the components "
                             f"{list(names)}{nearest(name, names)}")  # fmt: skip
         for name in names:
             if name not in self.objective.rewards:
-                raise Error(f"this batch has the component {name!r}, but {WHERE} has the rewards {self.objective.names}: "
-                            "name it there, with weight 0 if it is not to count")  # fmt: skip
+                raise Error(f"this batch has the component {name!r}, but {WHERE} has the rewards "
+                            f"{self.objective.names}: name it there, with weight 0 if it is not to count")  # fmt: skip
         return self.objective
 
 
@@ -97,17 +97,17 @@ class _Read:
 def _check_beside(estimator: Any, block: Mapping[str, Any]) -> None:
     if get(estimator, "reward_weights") is not None:
         raise Error(
-            "grpo.adv_estimator.reward_weights is a list, which NeMo-RL gives to the rewards in the alphabetical order of "
-            f"their names: remove it, and write {WHERE}.weights by name, such as {{correctness: 1.0, format: 0.5}}"
+            "grpo.adv_estimator.reward_weights is a list, which NeMo-RL gives to the rewards in the alphabetical order "
+            f"of their names: remove it, and write {WHERE}.weights by name, such as {{correctness: 1.0, format: 0.5}}"
         )
     if get(estimator, "normalize_rewards", True) is False:
-        raise Error(f"grpo.adv_estimator.normalize_rewards is false, which belongs to the built-in estimator: set it to "
-                    f"true, and {WHERE}.options.scale=none to divide by no spread")  # fmt: skip
+        raise Error(f"grpo.adv_estimator.normalize_rewards is false, which belongs to the built-in estimator: set it "
+                    f"to true, and {WHERE}.options.scale=none to divide by no spread")  # fmt: skip
     options = block.get("options") or {}
     if get(estimator, "use_leave_one_out_baseline", False) and "baseline" not in options:
         log.warning(
-            "grpo.adv_estimator.use_leave_one_out_baseline is true, NeMo-RL's default, and not used: the paper's baseline "
-            "is the group's mean. %s.options.baseline=leave-one-out asks for the other", WHERE,
+            "grpo.adv_estimator.use_leave_one_out_baseline is true, NeMo-RL's default, and not used: the paper's "
+            "baseline is the group's mean. %s.options.baseline=leave-one-out asks for the other", WHERE,
         )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def install() -> None:
         if real is None:
             raise Error(f"{kind.__name__} of NeMo-RL {version()} has no {name}, which gdpo needs: {REMEDY}")
         if not hasattr(real, "_gdpo"):
-            wrapped = functools.wraps(real)(wrapper(real))
+            wrapped: Any = functools.wraps(real)(wrapper(real))
             wrapped._gdpo = True
             setattr(kind, name, wrapped)
 
@@ -92,7 +92,7 @@ def _check(found: Any) -> None:
         if owner != MODULE:
             raise Error(f"{what} comes from {owner}, another plug-in on the same hook: remove one of the two")
     wanted: tuple[tuple[str, Any, list[str]], ...] = (
-        ("__init__", found.__init__, ["self", "estimator_config", "loss_config"]),
+        ("__init__", vars(found).get("__init__"), ["self", "estimator_config", "loss_config"]),
         ("compute_advantage", method, ["self", "prompt_ids", "rewards", "mask", "repeated_batch"]),
     )
     for name, function, expected in wanted:
@@ -111,8 +111,9 @@ def _refuse_block(kind: Any) -> None:
     @functools.wraps(real)
     def init(self: Any, estimator_config: Any = None, *args: Any, **kwargs: Any) -> None:
         if get(estimator_config, "gdpo") is not None:
-            raise Error(f"grpo.adv_estimator.name is {get(estimator_config, 'name')!r} beside grpo.adv_estimator.gdpo, but "
-                        "'gdpo' was expected; the method itself is grpo.adv_estimator.gdpo.method")  # fmt: skip
+            name = get(estimator_config, "name")
+            raise Error(f"grpo.adv_estimator.name is {name!r} beside grpo.adv_estimator.gdpo, but 'gdpo' was "
+                        "expected; the method itself is grpo.adv_estimator.gdpo.method")  # fmt: skip
         real(self, estimator_config, *args, **kwargs)
 
     init._gdpo = True  # type: ignore[attr-defined]
