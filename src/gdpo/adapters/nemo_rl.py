@@ -183,8 +183,8 @@ def component_keys(batch: Mapping[str, Any]) -> dict[str, str]:
     if not numbered:
         raise Error(
             "this batch has no reward components (keys reward/NAME): let the environment's step return a dict of "
-            "rewards, or set grpo.adv_estimator.name=grpo; under the single controller list them in its advantage config's "
-            f"repeated_batch_fields. It has {sorted(str(key) for key in batch)}"
+            "rewards, or set grpo.adv_estimator.name=grpo; under the single controller list them in its advantage "
+            f"config's repeated_batch_fields. It has {sorted(str(key) for key in batch)}"
         )
     return {key: key for key in sorted(numbered, key=lambda key: int(key.removeprefix("reward")))}
 
