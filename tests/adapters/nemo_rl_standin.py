@@ -80,7 +80,8 @@ def config(**settings):
     """``grpo.adv_estimator`` as NeMo-RL hands it over: an object with its defaults, further keys kept."""
     defaults = {"name": "gdpo", "normalize_rewards": True, "use_leave_one_out_baseline": True, "reward_weights": None,
                 "minus_baseline": True}  # fmt: skip
-    return SimpleNamespace(**{**defaults, **settings})
+    module = sys.modules.get("nemo_rl.algorithms.advantage_estimator")
+    return getattr(module, "AdvEstimatorConfig", SimpleNamespace)(**{**defaults, **settings})
 
 
 def calculate_baseline_and_std_per_prompt(prompts, rewards, valid_mask, leave_one_out_baseline=True):

@@ -92,7 +92,7 @@ class GDPOMixin:
         on_step: Callable[[Step], None] | None = None, task: str = "", exclude_truncated: bool = False,
         resample: str | None = None, resample_rounds: int = 3, **kwargs: Any,
     ) -> None:  # fmt: skip
-        check_class(type(self))
+        check_class(type(self), GDPOMixin)
         if objective is not None:
             settings = kwargs.get("args", args[2] if len(args) > 2 else None)
             if kwargs.get("reward_funcs", args[1] if len(args) > 1 else None) is not None:

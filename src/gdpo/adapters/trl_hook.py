@@ -28,14 +28,20 @@ def version() -> str:
     return f"TRL {getattr(trl, '__version__', '?')}"
 
 
-def check_class(kind: type) -> None:
+def check_class(kind: type, after: type | None = None) -> None:
     """Check that a trainer class has the methods that are wrapped.
+
+    Args:
+        kind: the class.
+        after: a class of its bases; only what stands behind it is looked at.
 
     Raises:
         Error: it has not, or with other parameters; the message names TRL's version and the remedy.
     """
+    bases = kind.__mro__
+    behind = bases if after is None else bases[bases.index(after) + 1 :]
     for name, expected in HOOKS.items():
-        method = getattr(kind, name, None)
+        method = next((vars(base)[name] for base in behind if name in vars(base)), None)
         if method is None:
             raise Error(
                 f"{kind.__name__} of {version()} has no {name}, on which gdpo's advantages rest: use TRL 0.20 to 1.16, "
