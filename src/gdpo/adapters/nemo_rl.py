@@ -29,7 +29,7 @@ import polars as pl
 import torch
 
 from gdpo.adapters.metrics import step_metrics
-from gdpo.adapters.nemo_rl_config import WHERE, Settings
+from gdpo.adapters.nemo_rl_config import WHERE, read_settings
 from gdpo.adapters.nemo_rl_hooks import TRACKED, install, restored, track, version
 from gdpo.core.compute import Estimate
 from gdpo.core.errors import Error
@@ -60,7 +60,7 @@ class GDPOAdvantageEstimator:
     """Takes the place of NeMo-RL's class of this name, with its constructor and ``compute_advantage``."""
 
     def __init__(self, estimator_config: Any, loss_config: Any) -> None:
-        self.settings = Settings.from_config(estimator_config)
+        self.settings = read_settings(estimator_config)
         self._start()
 
     def _start(self) -> None:
