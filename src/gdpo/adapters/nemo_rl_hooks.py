@@ -58,7 +58,7 @@ def install() -> None:
     found = getattr(module, NAME, None)
     if found is GDPOAdvantageEstimator:
         return
-    _check(found)
+    check_class(found)
     for loaded in list(sys.modules.values()):
         # Whoever did `from ... import GDPOAdvantageEstimator` holds the class itself.
         if getattr(loaded, "__dict__", {}).get(NAME) is found:
@@ -83,7 +83,7 @@ def install() -> None:
             setattr(kind, name, wrapped)
 
 
-def _check(found: Any) -> None:
+def check_class(found: Any) -> None:
     """Whether the class that is to be replaced is NeMo-RL's, with the parameters that its callers use."""
     if not isinstance(found, type):
         raise Error(f"{MODULE} of NeMo-RL {version()} has no {NAME}: {REMEDY}")

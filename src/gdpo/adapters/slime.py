@@ -5,8 +5,8 @@
     --advantage-estimator grpo                # hands the value on to every token, as it is
 
 The reward function (``--custom-rm-path``) returns a dict, ``{"correct": 1.0, "format": 0.0}``, for each sample; a name
-that is missing, or None, is missing. The block ``gdpo`` has the keys of NeMo-RL's (see the documentation). What is returned
-as processed rewards are advantages already, so another estimator, or whitening after it, would change them.
+that is missing, or None, is missing. The block ``gdpo`` has the keys of NeMo-RL's (see the documentation). What is
+returned as processed rewards are advantages already, so another estimator, or whitening after it, would change them.
 
 Read in THUDM/slime and radixark/miles (both call ``f(args, samples) -> (raw_rewards, rewards)``); not run in them.
 Weights that learn from what they see begin anew after a restart: the hook has no place in their checkpoints.
