@@ -66,8 +66,9 @@ def check_config(config: Mapping[str, Any], name: str) -> Iterator[Check]:
         yield Check("note", "config: reward_scaling clamps every component to one range before gdpo sees it",
                     "grpo.reward_scaling.enabled: false")  # fmt: skip
     if grpo.get("use_dynamic_sampling"):
-        yield Check("note", "config: use_dynamic_sampling drops groups whose summed reward has no spread; three rewards, "
-                    "or unequal weights, still teach from some of them", "grpo.use_dynamic_sampling: false")  # fmt: skip
+        yield Check("note", "config: use_dynamic_sampling drops groups whose summed reward has no spread; three "
+                    "rewards, or unequal weights, still teach from some of them",
+                    "grpo.use_dynamic_sampling: false")  # fmt: skip
     size = grpo.get("num_generations_per_prompt")
     if size is not None and int(size) < 2:
         yield Check("wrong", f"config: num_generations_per_prompt is {size}: a group of one has advantage 0")
