@@ -25,7 +25,12 @@ def tiny_model(tmp_path_factory) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", unk_token="<unk>"
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        model_input_names=["input_ids", "attention_mask"],
     )
     fast.chat_template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
     torch.manual_seed(0)

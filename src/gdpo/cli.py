@@ -178,7 +178,7 @@ def explain(
 
 @app.command()
 def doctor(
-    framework: Annotated[str | None, typer.Argument(help="verl, ...; or a config alone")] = None,
+    framework: Annotated[str | None, typer.Argument(help="trl, verl or nemo-rl; or a config alone")] = None,
     config: Annotated[str | None, typer.Argument(help="the run's YAML, or the script that launches it")] = None,
     workers: Annotated[bool, typer.Option("--workers/--no-workers", help="Look into a Ray worker, too.")] = True,
 ) -> None:

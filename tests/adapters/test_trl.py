@@ -86,6 +86,8 @@ def test_rollouts_and_trls_own_completions_table(tiny_model, tmp_path):
         rollouts_folder=tmp_path / "rollouts", task="letters",
     )  # fmt: skip
     trainer.train()
+    if not (tmp_path / "completions").exists():
+        pytest.skip("this TRL keeps no table of completions")
     for step in (1, 2):
         ours = pl.read_parquet(tmp_path / "rollouts" / f"step-{step:06d}.parquet")
         theirs = pl.read_parquet(tmp_path / "completions" / f"completions_{step:05d}.parquet")

@@ -64,3 +64,40 @@ def test_the_fixture_runs_trls_code(trainer, monkeypatch):
     """The two-rollout example of the GDPO paper, by TRL: it would fail if the harness did not reach TRL's formulas."""
     theirs = trl_advantages(trainer, monkeypatch, [[0, 0], [1, 0], [0, 0], [1, 1]], 2, "normalize_then_sum")
     np.testing.assert_allclose(theirs, [-0.547680, 0.547680, -1.095360, 1.095360], atol=1e-4)
+
+
+def binary(completions, **columns):
+    return [float(len(text) % 2) for text in completions]
+
+
+def vowel(completions, **columns):
+    return [float(any(c in "aeiou" for c in text)) for text in completions]
+
+
+@pytest.mark.parametrize(("aggregation", "method"), [("sum_then_normalize", "grpo"), ("normalize_then_sum", "gdpo")])
+def test_twenty_steps_have_equal_losses(tiny_model, tmp_path, aggregation, method):
+    """The same seed with ours and stock TRL, on rewards where TRL is right (binary: its float32 means are exact)."""
+    import datasets
+    import trl
+
+    from gdpo.trl import GDPOTrainer
+
+    rows = datasets.Dataset.from_dict({"prompt": ["abc", "hello", "what", "no"]})
+    losses, rewards = [], []
+    for kind in (trl.GRPOTrainer, GDPOTrainer):
+        args = trl.GRPOConfig(
+            str(tmp_path / kind.__name__), use_cpu=True, max_steps=20, per_device_train_batch_size=32, num_generations=8,
+            max_completion_length=8, logging_steps=1, gradient_checkpointing=False, save_strategy="no", report_to="none",
+            disable_tqdm=True, learning_rate=0.05, optim="sgd", beta=0.04, seed=7, reward_weights=[1.0, 0.5],
+            multi_objective_aggregation=aggregation,
+        )  # fmt: skip
+        extra = {"method": method} if kind is GDPOTrainer else {}
+        trainer = kind(str(tiny_model), [binary, vowel], args, rows, **extra)
+        trainer.train()
+        lines = [line for line in trainer.state.log_history if "loss" in line]
+        losses.append([line["loss"] for line in lines])
+        rewards.append([line["reward"] for line in lines])
+    assert len(losses[0]) == 20
+    assert rewards[0] == pytest.approx(rewards[1], abs=1e-6)
+    np.testing.assert_allclose(losses[0], losses[1], atol=2e-5)
+    assert np.abs(losses[0]).max() > 1e-3

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from gdpo.core.errors import Error
 from gdpo.core.inputs import nearest
 
-FRAMEWORKS: dict[str, str] = {"verl": "gdpo.doctor.verl"}
+FRAMEWORKS: dict[str, str] = {"trl": "gdpo.doctor.trl", "verl": "gdpo.doctor.verl", "nemo-rl": "gdpo.doctor.nemo_rl"}
 """Name on the command line -> module."""
 
 

@@ -3,5 +3,16 @@
 from gdpo.rollouts.dump import Batch, Dump, Summary
 from gdpo.rollouts.reader import FORMATS, open_dump
 from gdpo.rollouts.table import SCHEMA_VERSION, rollout_frame, write_frame
+from gdpo.rollouts.writer import RolloutWriter
 
-__all__ = ["FORMATS", "SCHEMA_VERSION", "Batch", "Dump", "Summary", "open_dump", "rollout_frame", "write_frame"]
+__all__ = [
+    "FORMATS",
+    "SCHEMA_VERSION",
+    "Batch",
+    "Dump",
+    "RolloutWriter",
+    "Summary",
+    "open_dump",
+    "rollout_frame",
+    "write_frame",
+]

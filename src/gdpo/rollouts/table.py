@@ -76,11 +76,10 @@ def write_frame(frame: pl.DataFrame, path: Path, metadata: Mapping[str, str] | N
         path.parent.mkdir(parents=True, exist_ok=True)
         frame.write_parquet(temporary, metadata=known)
         os.replace(temporary, path)
-    except OSError as error:
+    except (OSError, pl.exceptions.PolarsError) as error:
         temporary.unlink(missing_ok=True)
-        raise Error(
-            f"the rollouts cannot be written to {path}: {error.strerror or error}; free space and resume"
-        ) from None
+        reason = getattr(error, "strerror", None) or error
+        raise Error(f"the rollouts cannot be written to {path}: {reason}; free space and resume") from None
 
 
 def as_text(value: Any) -> str:
