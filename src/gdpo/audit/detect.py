@@ -322,7 +322,7 @@ def length(e: Evidence) -> Iterator[Finding]:
             "within groups)", reward=name, measure="length_correlation", value=value[k], interval=(low[k], high[k]),
             threshold=e.limits.length, groups=e.whole["length_groups"][k],
             evidence={"sign": 1 if value[k] > 0 else -1},
-            cost=abs(value[k]) * float(np.nan_to_num(share[k])),
+            cost=0.5 * abs(value[k]) * float(np.nan_to_num(share[k])),  # half: it may be meant
             remedy=f"if that is not meant, divide {name} by the length it grows with, or hold it: "
             + (remedies.gate(e.framework, name, f"{e.primary} >= 1") if e.primary and e.primary != name
                else _weigh_down(e, k)),
