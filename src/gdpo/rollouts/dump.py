@@ -23,7 +23,8 @@ class Batch:
     """[B] group of each rollout, 0..groups-1."""
     rows: pl.DataFrame
     """[B] the other columns of the rollout table that the dump has: ``rollout`` (id, unique in the dump), ``task``,
-    ``prompt``, ``completion``, ``length``, ``advantage`` (what the trainer used), ``weight/NAME``."""
+    ``prompt``, ``completion``, ``length``, ``advantage`` (what the trainer used), ``total`` (its reward, where the dump
+    has one beside or instead of the parts), ``weight/NAME``. One row a rollout, also where the dump has several."""
 
     @property
     def groups(self) -> int:
@@ -59,7 +60,8 @@ class Dump:
     rewards: list[str]
     """Names of the R rewards."""
     framework: str
-    """One of "trl", "verl", "nemo_rl", "ms_swift", "verifiers", "tinker", "areal" or "gdpo": for remedies in its own terms."""
+    """One of "trl", "verl", "nemo_rl", "ms_swift", "verifiers", "tinker", "areal" or "gdpo": for remedies in its own
+    terms."""
     weights: dict[str, float]
     """Weights of the rewards where the dump or the caller says them; 1 for the others."""
     summary: Summary

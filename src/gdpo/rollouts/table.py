@@ -86,7 +86,11 @@ def write_frame(frame: pl.DataFrame, path: Path, metadata: Mapping[str, str] | N
 def as_text(value: Any) -> str:
     """Text as it is, messages as JSON. Lone surrogates, which no file can hold as UTF-8, become U+FFFD."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def _numpy(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
