@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -152,10 +153,11 @@ def _concluded(
     dump: Dump, found: Collected, limits: Thresholds, primary: str | None, method_from: str, seed: int
 ) -> Audit:
     evidence = Evidence(found, dump.framework, limits, primary, seed)
+    summary = copy.deepcopy(dump.summary)  # complete now; examples are read again, and not to the end
     shown, examples = with_examples(dump, found.setting, findings(evidence))
     sentence, enough = verdict(evidence, shown, method_from)
     return Audit(
-        dump.summary, dump.framework, found.setting.method, method_from,
+        summary, dump.framework, found.setting.method, method_from,
         dict(zip(found.names, found.setting.weight_list(), strict=True)), primary, measure_table(found),
         series_table(found), sentence, enough, shown, examples, evidence.unmeasured, evidence,
     )  # fmt: skip
