@@ -113,6 +113,78 @@ def lint(
         raise typer.Exit(status)
 
 
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="what the dump does not say")]
+Format = Annotated[str | None, typer.Option("--format", help="Read it as this format, not as it looks.")]
+Rewards = Annotated[str | None, typer.Option("--rewards", help="Columns that are rewards, by commas.")]
+GroupBy = Annotated[str | None, typer.Option("--group-by", help="Column whose equal values make a group.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def audit(
+    dump: Annotated[str, typer.Argument(help="a file, a folder, a glob, or a run")],
+    settings: Settings = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="DUMP", help="What changed from that dump to this one.")
+    ] = None,
+    as_json: Json = False,
+    fail_on: Annotated[
+        str | None, typer.Option("--fail-on", metavar="SEVERITY", help="Status 1 from: error, warning or note.")
+    ] = None,
+    format: Format = None,
+    rewards: Rewards = None,
+    group_by: GroupBy = None,
+) -> None:
+    """Say what the rewards of a run really teach: `gdpo audit completions/`.
+
+    Keys: method=, primary=, steps=1..4, weights.NAME=, gates.NAME=, bounds.NAME=0..1, thresholds.NAME=; with --against,
+    against.KEY= for the other dump.
+    """
+    from gdpo.auditing import run_audit
+
+    reading = {"format": format, "rewards": rewards, "group_by": group_by}
+    status = run_audit(dump, settings or [], reading, against=against, as_json=as_json, fail_on=fail_on)
+    if status:
+        raise typer.Exit(status)
+
+
+@app.command()
+def replay(
+    dump: Annotated[str, typer.Argument(help="a file, a folder, a glob, or a run")],
+    settings: Settings = None,
+    used: Annotated[str | None, typer.Option("--used", metavar="METHOD", help="The method that the run used.")] = None,
+    as_json: Json = False,
+    format: Format = None,
+    rewards: Rewards = None,
+    group_by: GroupBy = None,
+) -> None:
+    """See the same rollouts under another setting: `gdpo replay DUMP method=dvao weights.format=0.3`.
+
+    Commas make a sweep: method=gdpo,dvao weights.format=0.1,0.3. Gates are gates.NAME="correct >= 1".
+    """
+    from gdpo.auditing import run_replay
+
+    reading = {"format": format, "rewards": rewards, "group_by": group_by}
+    run_replay(dump, settings or [], reading, used=used, as_json=as_json)
+
+
+@app.command()
+def explain(
+    dump: Annotated[str, typer.Argument(help="a file, a folder, a glob, or a run")],
+    rollout: Annotated[str, typer.Argument(help="the id of a rollout, as audit shows it")],
+    settings: Settings = None,
+    as_json: Json = False,
+    format: Format = None,
+    rewards: Rewards = None,
+    group_by: GroupBy = None,
+) -> None:
+    """Take one rollout's advantage apart, reward by reward: `gdpo explain DUMP 3-17`."""
+    from gdpo.auditing import run_explain
+
+    reading = {"format": format, "rewards": rewards, "group_by": group_by}
+    run_explain(dump, rollout, settings or [], reading, as_json=as_json)
+
+
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="recipes, methods or rewards")] = "",

@@ -64,6 +64,14 @@ class Evidence:
         size = np.abs(self.weights)
         return size / size.sum()
 
+    @cached_property
+    def late(self) -> Sums:
+        """Sums over the last steps: a third of them, or more where that is fewer groups than a finding must rest on."""
+        groups = self.series["several"][::-1].cumsum()
+        enough = int(np.searchsorted(groups, self.limits.groups)) + 1
+        steps = min(max(len(groups) // 3, enough), len(groups))
+        return {name: values[len(groups) - steps :].sum(axis=0) for name, values in self.series.items()}
+
     @property
     def names(self) -> tuple[str, ...]:
         """Of the rewards."""
@@ -154,9 +162,8 @@ def no_signal(e: Evidence) -> Iterator[Finding]:
 
 
 def saturation(e: Evidence) -> Iterator[Finding]:
-    """A reward whose mean has reached a bound, in the last third of the steps."""
-    steps = len(e.series["groups"])
-    part = {name: values[steps - max(steps // 3, 1) :].sum(axis=0) for name, values in e.series.items()}
+    """A reward whose mean has reached a bound, in the last steps."""
+    part = e.late
     mean = e.found.reference + measures.mean_offset(part)
     n = part["with_values"]
     variance = measures.ratio(part["group_means_squared"] - measures.ratio(part["group_means"] ** 2, n), n - 1)
@@ -192,8 +199,7 @@ def _bounds(e: Evidence, k: int) -> tuple[float, float] | None:
     if not low < high:
         return None
     piled = e.found.at_bounds[k].max() / max(float(e.whole["present"][k]), 1.0)
-    late = {name: values[-max(len(values) // 3, 1) :].sum(axis=0) for name, values in e.series.items()}
-    late_dead = float(np.nan_to_num(measures.dead_groups(late)[k], nan=0.0))
+    late_dead = float(np.nan_to_num(measures.dead_groups(e.late)[k], nan=0.0))
     return (low, high) if piled >= e.limits.at_bound or (piled >= 0.5 and late_dead >= 0.8) else None
 
 

@@ -22,7 +22,8 @@ class Thresholds:
     """Share of groups in which no reward varies."""
     surely_no_signal: float = 0.4
     saturation: float = 0.02
-    """Distance of the mean (last third of the steps) from a bound, in widths of the range."""
+    """Distance of the mean from a bound, in widths of the range; of the last third of the steps, or as many as have enough
+    groups."""
     at_bound: float = 0.9
     """Where bounds are not declared: share of rollouts at the least or largest value seen that makes it a bound."""
     dominance: float = 0.75
