@@ -116,6 +116,10 @@ def _range(key: str, value: str, kind: Any = int) -> Any:
 
 def _plain(key: str, value: str) -> Any:
     try:
+        return int(value) if value.lstrip("-").isdigit() else float(value)  # YAML takes 1e-6 for text
+    except ValueError:
+        pass
+    try:
         return yaml.safe_load(value)
     except yaml.YAMLError:
         raise Error(f"{key} is {value!r}, which cannot be read") from None
