@@ -31,7 +31,13 @@ def clean(seeds: int) -> dict:
         kinds.update(one.id for one in result.findings)
         wrong += bool(result.findings)
         unsure += not result.enough
-    return {"seeds": seeds, "false": wrong, "share": wrong / seeds, "findings": dict(kinds), "not enough to say": unsure}
+    return {
+        "seeds": seeds,
+        "false": wrong,
+        "share": wrong / seeds,
+        "findings": dict(kinds),
+        "not enough to say": unsure,
+    }
 
 
 def main() -> None:

@@ -24,4 +24,3 @@ def dump_of(steps, names, *, framework="gdpo", weights=None, rows=None, settings
         yield from batches
 
     return Dump(list(names), framework, weights or {}, summary, read, settings or {})
-

@@ -30,7 +30,10 @@ def ragged(seed, steps=5, missing=0.1):
         sizes = random.integers(1, 7, 6)
         group = np.repeat(np.arange(6), sizes)
         random.shuffle(group)
-        scores = np.stack([random.integers(0, 2, len(group)), random.normal(size=len(group)), random.integers(0, 3, len(group)) / 2], 1).astype(float)
+        scores = np.stack(
+            [random.integers(0, 2, len(group)), random.normal(size=len(group)), random.integers(0, 3, len(group)) / 2],
+            1,
+        ).astype(float)
         scores[random.random(scores.shape) < missing] = np.nan
         made.append((scores, group))
         rows.append({"length": random.integers(1, 99, len(group))})
@@ -160,10 +163,16 @@ def test_few_groups_and_single_rollouts_are_not_enough_to_say():
 
 def test_the_package_is_callable_and_takes_a_table():
     random = np.random.default_rng(0)
-    table = pl.DataFrame({
-        "step": np.repeat([1, 2], 64), "prompt": [f"p{row // 4}" for row in range(128)], "completion": ["x" * (row % 7 + 1) for row in range(128)],
-        "correct": random.integers(0, 2, 128).astype(float), "style": random.random(128), "advantage": np.zeros(128),
-    })
+    table = pl.DataFrame(
+        {
+            "step": np.repeat([1, 2], 64),
+            "prompt": [f"p{row // 4}" for row in range(128)],
+            "completion": ["x" * (row % 7 + 1) for row in range(128)],
+            "correct": random.integers(0, 2, 128).astype(float),
+            "style": random.random(128),
+            "advantage": np.zeros(128),
+        }
+    )
     result = gdpo.audit(table)
     assert result.summary.rollouts == 128
     assert list(result.weights) == ["correct", "style"]
@@ -178,7 +187,10 @@ def test_replay_tells_what_a_change_does():
     dump = simulate("scale", 0)
     result = replay(dump, sweep(["method=gdpo,dvao", "weights.style=0.1,1"]))
     assert [one["said"] for one in result.after] == [
-        "method=gdpo weights.style=0.1", "method=gdpo weights.style=1", "method=dvao weights.style=0.1", "method=dvao weights.style=1",
+        "method=gdpo weights.style=0.1",
+        "method=gdpo weights.style=1",
+        "method=dvao weights.style=0.1",
+        "method=dvao weights.style=1",
     ]
     assert result.before["method"] == "grpo"
     assert result.before["dominance"]["style"] > 0.9
@@ -232,9 +244,19 @@ def test_against_is_sure_of_what_changed_only():
 
 def test_keys():
     said = parse(["method=dvao", "weights.a=0.3", "gates.b=a >= 1", "eps=0.001", "steps=2..4", "bounds.c=0..1"])
-    assert (said.method, said.weights, said.gates, said.options) == ("dvao", {"a": 0.3}, {"b": "a >= 1"}, {"eps": 0.001})
+    assert (said.method, said.weights, said.gates, said.options) == (
+        "dvao",
+        {"a": 0.3},
+        {"b": "a >= 1"},
+        {"eps": 0.001},
+    )
     assert (said.steps, said.bounds) == ((2, 4), {"c": (0.0, 1.0)})
     assert len(sweep(["gates.b=soft(a, 0, 1)", "method=gdpo,grpo"])) == 2
-    for words, message in ((["method=gdop"], "did you mean 'gdpo'"), (["weights.a=x"], "a number was expected"), (["colour=3"], "unknown"), (["gdpo"], "no key=value")):
+    for words, message in (
+        (["method=gdop"], "did you mean 'gdpo'"),
+        (["weights.a=x"], "a number was expected"),
+        (["colour=3"], "unknown"),
+        (["gdpo"], "no key=value"),
+    ):
         with pytest.raises(gdpo.Error, match=message):
             parse(words)

@@ -12,7 +12,10 @@ from gdpo.audit.run import audit
 from gdpo.rollouts import open_dump
 
 ROOT = SHARED / "cases" / "dumps"
-pytestmark = [pytest.mark.data, pytest.mark.skipif(not ROOT.is_dir(), reason="the dumps lie beside a developer's checkout")]
+pytestmark = [
+    pytest.mark.data,
+    pytest.mark.skipif(not ROOT.is_dir(), reason="the dumps lie beside a developer's checkout"),
+]
 EXPECT = json.loads((ROOT / "expect.json").read_text(encoding="utf-8")) if ROOT.is_dir() else {"files": []}
 PLANTED = [case for case in EXPECT["files"] if "measures" in case]
 

@@ -12,7 +12,9 @@ import pytest
 
 
 def gdpo(*words, status=0):
-    done = subprocess.run([sys.executable, "-m", "gdpo", *map(str, words)], capture_output=True, text=True, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "gdpo", *map(str, words)], capture_output=True, text=True, encoding="utf-8"
+    )
     assert done.returncode == status, done.stderr
     return done.stdout if status != 2 else done.stderr
 
@@ -24,11 +26,16 @@ def dump(tmp_path_factory):
     folder = tmp_path_factory.mktemp("completions")
     for step in (1, 2, 3):
         size = random.integers(1, 300, 96)
-        pl.DataFrame({
-            "step": [step] * 96, "prompt": [f"question {step}.{row // 8}" for row in range(96)],
-            "completion": [f"\x1b[31m<script>{'x' * n}" for n in size], "correct": random.integers(0, 2, 96).astype(float),
-            "format": np.ones(96), "brief": -size.astype(float),
-        }).write_parquet(folder / f"completions_{step:05d}.parquet")
+        pl.DataFrame(
+            {
+                "step": [step] * 96,
+                "prompt": [f"question {step}.{row // 8}" for row in range(96)],
+                "completion": [f"\x1b[31m<script>{'x' * n}" for n in size],
+                "correct": random.integers(0, 2, 96).astype(float),
+                "format": np.ones(96),
+                "brief": -size.astype(float),
+            }
+        ).write_parquet(folder / f"completions_{step:05d}.parquet")
     return folder
 
 
@@ -53,12 +60,24 @@ def test_audit_json_and_fail_on(dump):
     assert {"measure", "value", "interval", "remedy", "rollouts", "threshold", "rests_on", "cost"} <= set(one)
     assert found["examples"][one["rollouts"][0]]["rewards"]["format"]["value"] == 1
     gdpo("audit", dump, "--fail-on", "note", status=1)
-    gdpo("audit", dump, "method=gdpo", "thresholds.dead=2", "thresholds.length=2", "thresholds.scale=1e9", "thresholds.dominance=2", "--fail-on", "note")
+    gdpo(
+        "audit",
+        dump,
+        "method=gdpo",
+        "thresholds.dead=2",
+        "thresholds.length=2",
+        "thresholds.scale=1e9",
+        "thresholds.dominance=2",
+        "--fail-on",
+        "note",
+    )
 
 
 def test_parts_of_a_run_against_each_other(dump):
     assert "0 of" in gdpo("audit", dump, "steps=1..1", "--against", dump, "against.steps=1..1")
-    other = json.loads(gdpo("audit", dump / "completions_00001.parquet", "--against", dump / "completions_00002.parquet", "--json"))
+    other = json.loads(
+        gdpo("audit", dump / "completions_00001.parquet", "--against", dump / "completions_00002.parquet", "--json")
+    )
     assert {change["measure"] for change in other["changes"]} >= {"mean", "dead_share", "dominance"}
 
 

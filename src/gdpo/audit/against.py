@@ -10,7 +10,7 @@ import numpy as np
 
 from gdpo.audit import measures
 from gdpo.audit.chunks import Floats
-from gdpo.audit.detect import Evidence
+from gdpo.audit.evidence import Evidence
 from gdpo.audit.run import Audit
 from gdpo.audit.sums import Sums, pairs
 from gdpo.core.errors import Error
@@ -84,7 +84,7 @@ def _labelled(name: str, e: Evidence, values: Floats) -> dict[str, Any]:
     if name in _ALONE:
         return {"": values}
     if name in _PAIRED:
-        labels = [" × ".join(sorted((e.names[k], e.names[other]))) for k, other in pairs(len(e.names))]
+        labels = [" and ".join(sorted((e.names[k], e.names[other]))) for k, other in pairs(len(e.names))]
         return {label: values[..., at] for at, label in enumerate(labels)}
     return {label: values[..., k] for k, label in enumerate(e.names)}
 

@@ -78,9 +78,7 @@ def collect(parts: Iterable[Chunk], setting: Setting, methods: Sequence[str]) ->
     return found
 
 
-def _add(
-    found: Collected, chunk: Chunk, settings: Mapping[str, Setting], conditions: Mapping[str, Condition]
-) -> None:
+def _add(found: Collected, chunk: Chunk, settings: Mapping[str, Setting], conditions: Mapping[str, Condition]) -> None:
     setting = found.setting
     gated = setting.gated(chunk.scores)
     about = within(chunk, gated)
@@ -142,5 +140,3 @@ def _lone(chunk: Chunk, values: Floats, live: NDArray[np.bool_]) -> NDArray[np.b
     at_high = chunk.sum((values == chunk.spread(high)).astype(np.float64))
     ends = (at_low + at_high == sizes) & ((at_low == 1) | (at_high == 1))
     return np.asarray(live & ends & (sizes >= 3))
-
-

@@ -45,7 +45,7 @@ def with_examples(dump: Dump, setting: Setting, findings: list[Finding]) -> tupl
 
 def example(chunk: Chunk, setting: Setting, made: Estimate, row: int, name: str) -> dict[str, Any]:
     """One rollout as plain values."""
-    text = {
+    text: dict[str, str] = {
         column: str(chunk.rows[column][row])[:LONGEST]
         for column in ("prompt", "completion")
         if column in chunk.rows.columns and chunk.rows[column][row] is not None
@@ -79,7 +79,7 @@ def _best(score: Floats, chunk: Chunk, count: int) -> Sequence[int]:
     return (rows + [row for row in order.tolist() if row not in rows])[:count]
 
 
-def _score(finding: Finding, chunk: Chunk, setting: Setting, about: Within, made: Estimate) -> Floats:
+def _score(finding: Finding, chunk: Chunk, setting: Setting, about: Within, made: Estimate) -> Any:
     """[B] how well each rollout shows the finding; 0 or less: not at all."""
     size = np.abs(np.asarray(made.advantages)) + 1e-12
     ks = [setting.names.index(name) for name in finding.rewards]

@@ -12,6 +12,7 @@ from gdpo.audit.examples import LONGEST, example
 from gdpo.audit.keys import Changes
 from gdpo.audit.run import in_use, known_setting
 from gdpo.audit.setting import Setting
+from gdpo.audit.tables import number
 from gdpo.core.compute import Estimate
 from gdpo.core.errors import Error
 from gdpo.core.estimators import method_of
@@ -46,7 +47,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
-        return {"schema": 1, **{key: value for key, value in vars(self).items()}}
+        return {"schema": 1, **vars(self)}
 
 
 def explain(dump: Dump, rollout: str, *, base: Changes | None = None) -> Explanation:
@@ -92,10 +93,11 @@ def _explained(chunk: Chunk, setting: Setting, ids: list[str], row: int, method_
     norm = setting.options.get("batch_norm")
     normed = known.batch_norm if norm is None else bool(norm)
     shown = example(chunk, setting, made, row, ids[row])
-    texts = {key: str(shown[key])[:LONGEST] for key in ("prompt", "completion") if key in shown}
+    texts: dict[str, str] = {str(key): str(shown[key])[:LONGEST] for key in ("prompt", "completion") if key in shown}
     result = Explanation(
         ids[row], shown["step"], setting.method, method_from, known.formula, advantage, found, combined,
-        advantage / combined if normed and combined else None, parts, _mates(chunk, setting, made, ids, group), texts, [],
+        advantage / combined if normed and combined else None, parts, _mates(chunk, setting, made, ids, group), texts,
+        [],
     )  # fmt: skip
     result.words = _words(result, int(chunk.sizes[group]))
     return result
@@ -103,12 +105,11 @@ def _explained(chunk: Chunk, setting: Setting, ids: list[str], row: int, method_
 
 def _part(chunk: Chunk, setting: Setting, gated: Floats, made: Estimate, row: int, k: int) -> dict[str, Any]:
     name, group = setting.names[k], int(chunk.group[row])
-    weights = np.asarray(made.weights, dtype=np.float64)
-    known = lambda value: None if np.isnan(value) else float(value)  # noqa: E731
+    weights = np.broadcast_to(np.asarray(made.weights, dtype=np.float64), chunk.scores.shape)
     return {
-        "reward": name, "value": known(chunk.scores[row, k]), "gated": known(gated[row, k]),
-        "gate": setting.gates.get(name), "mean": known(made.mean[group, k]), "std": known(made.std[group, k]),
-        "normalized": float(made.normalized[row, k]), "weight": float(weights[row, k] if weights.ndim == 2 else weights[k]),
+        "reward": name, "value": number(chunk.scores[row, k]), "gated": number(gated[row, k]),
+        "gate": setting.gates.get(name), "mean": number(made.mean[group, k]), "std": number(made.std[group, k]),
+        "normalized": float(made.normalized[row, k]), "weight": float(weights[row, k]),
         "contribution": float(made.contributions[row, k]), "present": not np.isnan(gated[row, k]),
         "live": bool(made.live[group, k]),
     }  # fmt: skip
@@ -134,10 +135,12 @@ def _words(found: Explanation, size: int) -> list[str]:
     for part in sorted(found.parts, key=lambda one: -abs(one["contribution"])):
         words.append(_sentence(part))
     if found.norm is not None:
-        words.append(f"The batch norm takes the sum {found.combined:+.4f} to {found.advantage:+.4f} (times {found.norm:.4f}).")
+        words.append(
+            f"The batch norm takes the sum {found.combined:+.4f} to {found.advantage:+.4f} (times {found.norm:.4f})."
+        )
     if found.recorded is not None and abs(found.recorded - found.advantage) > 0.01 * max(1.0, abs(found.advantage)):
-        words.append(f"The dump says {found.recorded:+.4f}: it was made by another method, other weights or all rollouts "
-                     "of a step of which some are not in the dump.")  # fmt: skip
+        words.append(f"The dump says {found.recorded:+.4f}: it was made by another method, other weights or all "
+                     "rollouts of a step of which some are not in the dump.")  # fmt: skip
     return words
 
 
@@ -153,6 +156,6 @@ def _sentence(part: dict[str, Any]) -> str:
     closed = part["gate"] is not None and part["value"] != part["gated"]
     gate = f" (its gate, {part['gate']}, is not open; without it {part['value']:g})" if closed else ""
     return (
-        f"{name} is {part['gated']:g}{gate}, {side} the group's mean {part['mean']:.4g} (spread {part['std']:.4g}); with "
-        f"weight {part['weight']:g} it adds {part['contribution']:+.4f}."
+        f"{name} is {part['gated']:g}{gate}, {side} the group's mean {part['mean']:.4g} (spread {part['std']:.4g}); "
+        f"with weight {part['weight']:g} it adds {part['contribution']:+.4f}."
     )

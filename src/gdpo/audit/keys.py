@@ -35,7 +35,7 @@ class Changes:
     """As it was written."""
 
     def on(self, setting: Setting) -> Setting:
-        """The setting with these changes. Weights that are said count for every step; ``gates.NAME=`` takes one away."""
+        """The setting with these changes. Weights that are said count at every step; ``gates.NAME=`` takes one off."""
         gates = {name: text for name, text in {**setting.gates, **self.gates}.items() if text}
         return replace(
             setting, method=method_of(self.method).name if self.method else setting.method,

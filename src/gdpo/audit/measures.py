@@ -70,8 +70,8 @@ def distinct_situations(group: NDArray[Any], live: Bools, values: Floats) -> int
     return len({tuple(sorted(rows)) for rows in situations.values()})
 
 
-# What follows reads sums over groups (``gdpo.audit.sums``) with any leading axes: none for the whole dump, resamples for
-# an interval, steps for a series. NaN where there is nothing to measure.
+# What follows reads sums over groups (``gdpo.audit.sums``) with any leading axes: none for the whole dump, resamples
+# for an interval, steps for a series. NaN where there is nothing to measure.
 
 
 def ratio(part: Floats, whole: Floats) -> Floats:
@@ -147,7 +147,7 @@ def cancellation(sums: Sums, method: str) -> Floats:
 
 
 def opposed(sums: Sums, method: str) -> Floats:
-    """[pairs] twice the smaller of two opposite contributions, over the sum of all |contributions|: what a pair burns."""
+    """[pairs] twice the smaller of two opposite contributions, over the sum of all |contributions|."""
     return ratio(sums[f"{method}/opposed"], sums[f"{method}/parts"].sum(axis=-1)[..., None])
 
 

@@ -1,7 +1,8 @@
 """Remedies as lines of configuration, in the terms of the framework that a dump came from.
 
-Only options that the framework has are named; where it has none for a remedy, the line says what to change in the reward
-function. Keys: TRL 1.16 ``GRPOConfig``, verl 0.9.1 ``algorithm.*``, NeMo-RL 0.8 ``grpo.adv_estimator.*``, ms-swift 4.6.
+Only options that the framework has are named; where it has none for a remedy, the line says what to change in the
+reward function. Keys: TRL 1.16 ``GRPOConfig``, verl 0.9.1 ``algorithm.*``, NeMo-RL 0.8 ``grpo.adv_estimator.*``,
+ms-swift 4.6.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def set_weights(framework: str, weights: Mapping[str, float], changed: Sequence[
     line = _WEIGHTS.get(framework)
     if line is None:
         return f"multiply in the reward function: {', '.join(f'{name} by {weights[name]:.3g}' for name in changed)}"
-    return line.format(values=", ".join(values), spaced=" ".join(values), named=named, keys=",".join(weights), ours=ours)
+    return line.format(
+        values=", ".join(values), spaced=" ".join(values), named=named, keys=",".join(weights), ours=ours
+    )
 
 
 def gate(framework: str, reward: str, condition: str) -> str:

@@ -92,7 +92,7 @@ def _measured(found: Collected, setting: Setting) -> dict[str, Any]:
         "dead_share": by_name(names, measures.dead_groups(whole)),
         "dominance": by_name(names, measures.dominance(whole, method)),
         "conflict": {
-            f"{names[k]} × {names[other]}": number(both[at]) for at, (k, other) in enumerate(pairs(len(names)))
+            f"{names[k]} and {names[other]}": number(both[at]) for at, (k, other) in enumerate(pairs(len(names)))
         },
         "cancellation": number(measures.cancellation(whole, method)),
         "unearned_share": by_name(names, measures.unearned(whole, method)),
@@ -117,7 +117,7 @@ def _compared(dump: Dump, base: Changes, one: Setting, two: Setting) -> dict[str
                 heapq.heappush(best, (float(gap[row]), -(total + row), _moved(chunk, one, made, b, row, ids[row])))
                 best = heapq.nsmallest(len(best), best)[-SHOWN:]
         total += len(a)
-    names = dict(zip(("m_n", "m_x", "m_y", "m_xx", "m_yy", "m_xy"), moments, strict=True))
+    names = {f"m_{name}": moments[at] for at, name in enumerate(("n", "x", "y", "xx", "yy", "xy"))}
     return {
         "sign_flips": flips / pushed if pushed else None,
         "correlation": number(measures.pearson(names, "m")),

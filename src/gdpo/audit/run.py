@@ -10,7 +10,8 @@ from typing import Any
 
 from gdpo.audit.chunks import Chunk, chunks
 from gdpo.audit.collect import Collected, collect
-from gdpo.audit.detect import Evidence, findings
+from gdpo.audit.detect import findings
+from gdpo.audit.evidence import Evidence
 from gdpo.audit.examples import with_examples
 from gdpo.audit.findings import SEVERITIES, Finding
 from gdpo.audit.infer import reproducing
@@ -165,8 +166,6 @@ def _concluded(
 
 def _nothing(dump: Dump, why: str) -> Audit:
     return Audit(
-        dump.summary, dump.framework, ASSUMED, "assumed", dict(dump.weights), None, {}, {}, f"Not enough to say: {why}.",
-        False, [], {}, {"everything": why},
+        dump.summary, dump.framework, ASSUMED, "assumed", dict(dump.weights), None, {}, {},
+        f"Not enough to say: {why}.", False, [], {}, {"everything": why},
     )  # fmt: skip
-
-

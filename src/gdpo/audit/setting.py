@@ -132,7 +132,7 @@ def from_objective(names: Sequence[str], config: Mapping[str, Any], weights: Map
         config: ``{method, options, levels, rewards}``.
         weights: by name, where the dump or the caller says them; they go before the objective's.
     """
-    parts: dict[str, dict[str, Any]] = {"gates": {}, "floors": {}, "failing": {}, "bounds": {}}
+    parts: dict[str, Any] = {"gates": {}, "floors": {}, "failing": {}, "bounds": {}}
     found: dict[str, float] = {}
     for name, entry in (config.get("rewards") or {}).items():
         if name not in names or not isinstance(entry, Mapping):

@@ -1,7 +1,8 @@
 """Simulated dumps, clean or with one planted fault, to know how often the audit is right.
 
 A clean run has four rewards as runs have them: ``correct`` (yes or no, by prompts of all difficulties), ``style`` and
-``clear`` (graded), and ``safe`` (yes or no, seldom no); lengths, slight correlations, slight learning, a few missing values.
+``clear`` (graded), and ``safe`` (yes or no, seldom no); lengths, slight correlations, slight learning, a few missing
+values.
 """
 
 from __future__ import annotations
@@ -110,9 +111,7 @@ def _dump(run: Run) -> Dump:
     for name, gate in (run.gates or {}).items():
         config["rewards"][name] = {"given": gate}
     rollouts = steps * groups * size
-    summary = Summary(
-        "simulated", 0, rollouts, steps * groups, {size: steps * groups}, list(range(steps)), list(NAMES)
-    )
+    summary = Summary("simulated", 0, rollouts, steps * groups, {size: steps * groups}, list(range(steps)), list(NAMES))
     return Dump(list(NAMES), "gdpo", {}, summary, read, {"objective": config})
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpo.audit import measures
-from gdpo.audit.collect import Collected
 from gdpo.audit.chunks import Floats
+from gdpo.audit.collect import Collected
 from gdpo.audit.sums import pairs
 
 

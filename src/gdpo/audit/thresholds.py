@@ -21,9 +21,9 @@ class Thresholds:
     no_signal: float = 0.5
     """Share of groups in which no reward varies."""
     surely_no_signal: float = 0.4
-    saturation: float = 0.02
-    """Distance of the mean from a bound, in widths of the range; of the last third of the steps, or as many as have enough
-    groups."""
+    saturation: float = 0.03
+    """Distance of the mean from a bound, in widths of the range; of the last third of the steps, or of as
+    many as have enough groups."""
     at_bound: float = 0.9
     """Where bounds are not declared: share of rollouts at the least or largest value seen that makes it a bound."""
     dominance: float = 0.75

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdpo.audit.detect import Evidence
+from gdpo.audit.evidence import Evidence
 from gdpo.audit.findings import Finding
 
 
