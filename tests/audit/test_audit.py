@@ -260,3 +260,44 @@ def test_keys():
     ):
         with pytest.raises(gdpo.Error, match=message):
             parse(words)
+
+
+def test_a_run_of_ours_is_audited_under_its_own_objective(tmp_path):
+    """Gate, moving weight and method stand in the dump; explain then gives the advantage that was trained on."""
+    from gdpo.objective import Progress
+    from gdpo.rollouts import open_dump, rollout_frame, write_frame
+
+    def score(completions, **columns):
+        raise AssertionError
+
+    random = np.random.default_rng(0)
+    objective = gdpo.Objective(
+        correct=gdpo.Reward(score, range=(0, 1)),
+        format=gdpo.Reward(score, weight=gdpo.weights.ramp(0.2, 1.0, steps=4)),
+        concise=gdpo.Reward(score, weight=0.5, given="correct >= 1"),
+    )
+    metadata = {"gdpo.framework": "gdpo", "gdpo.objective": objective.to_yaml()}
+    group = np.repeat(np.arange(12), 8)
+    for step in range(4):
+        scores = np.stack([random.random(96) < 0.01, random.integers(0, 2, 96), random.random(96)], 1).astype(float)
+        made = objective.advantages(scores, group, Progress(step))
+        frame = rollout_frame(
+            step=step,
+            prompts=[f"{step}.{g}" for g in group],
+            completions=["text"] * 96,
+            lengths=[4] * 96,
+            names=objective.names,
+            scores=scores,
+            group=group,
+            estimate=made,
+        )
+        write_frame(frame, tmp_path / f"step-{step:06d}.parquet", metadata)
+    result = gdpo.audit(tmp_path)
+    assert (result.method, result.method_from, result.primary) == ("gdpo", "the dump", "correct")
+    found = {one.id: one for one in result.findings}
+    assert found["gate"].reward == "concise"
+    assert found["gate"].evidence["gate"] == "correct >= 1"
+    assert found["unearned"].reward == "correct"
+    one = explain(open_dump(tmp_path), "2-17")
+    assert one.advantage == pytest.approx(one.recorded, abs=1e-12)
+    assert one.parts[1]["weight"] == pytest.approx(0.6)
