@@ -10,7 +10,7 @@ import pytest
 import gdpo
 
 ROOMS = ["core", "expressions", "rewards", "weights", "levels", "objective", "export", "rollouts", "audit", "lint",
-         "report", "adapters", "doctor", "training", "listing", "linting", "auditing", "cli"]  # fmt: skip
+         "report", "adapters", "doctor", "training", "listing", "linting", "auditing", "following", "cli"]  # fmt: skip
 SOURCE = Path(gdpo.__file__).parent
 
 

@@ -18,8 +18,7 @@ from gdpo.core.running import RunningNorm
 from gdpo.version import __version__
 
 if TYPE_CHECKING:
-    from gdpo import export, rewards, weights
-    from gdpo.auditing import audit_dump
+    from gdpo import audit, export, rewards, weights
     from gdpo.core import distributed
     from gdpo.core.presets import Preset, difference, preset
     from gdpo.objective import Objective, Progress, Reward
@@ -30,13 +29,14 @@ _LATER = {
     "difference": "gdpo.core.presets",
     "preset": "gdpo.core.presets",
     "Objective": "gdpo.objective",
-    "audit_dump": "gdpo.auditing",
     "Progress": "gdpo.objective",
     "Reward": "gdpo.objective",
     "reward": "gdpo.rewards",
 }
 _CORE = ("distributed",)
-_ROOMS = ("adapters", "core", "doctor", "export", "lint", "report", "rewards", "rollouts", "training", "weights")
+_ROOMS = (
+    "adapters", "audit", "core", "doctor", "export", "lint", "report", "rewards", "rollouts", "training", "weights",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -64,7 +64,7 @@ __all__ = [
     "RunningNorm",
     "__version__",
     "advantages",
-    "audit_dump",
+    "audit",
     "difference",
     "distributed",
     "estimate",

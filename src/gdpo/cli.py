@@ -118,7 +118,7 @@ def audit(
     dump: Annotated[str, typer.Argument(help="a file, a folder, a glob, or a run")],
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="method=, weights.NAME=, gates.NAME=, bounds.NAME=, primary="),
+        typer.Argument(metavar="[KEY=VALUE]...", help="what the dump does not say, and the steps"),
     ] = None,
     rewards: Annotated[str | None, typer.Option("--rewards", help="Reward columns, with commas between.")] = None,
     group_by: Annotated[str | None, typer.Option("--group-by", help="The column of the groups.")] = None,
@@ -128,14 +128,32 @@ def audit(
     fail_on: Annotated[
         str | None, typer.Option("--fail-on", metavar="SEVERITY", help="Status 1 from here on: error, warning or note.")
     ] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="DUMP", help="Say what changed from that dump to this one.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on while the training writes; Ctrl-C ends it.")] = False,
 ) -> None:
-    """Say what the rewards of a dump really teach: `gdpo audit outputs/completions`."""
+    """Say what the rewards of a dump really teach: `gdpo audit outputs/completions`.
+
+    Keys: method=, primary=, steps=1..4, weights.NAME=, gates.NAME=, bounds.NAME=[0,1], options.NAME=, thresholds.NAME=;
+    against.KEY= is about the dump of --against, which may be the same one: steps=9..16 against.steps=1..8.
+    """
     from gdpo.auditing import run_audit
 
-    status = run_audit(
-        dump, changes or [], rewards=rewards, group_by=group_by, format=format_, as_json=as_json, html=html,
-        fail_on=fail_on,
-    )  # fmt: skip
+    if follow:
+        from gdpo.following import run_follow
+
+        if against is not None:
+            raise Error("--follow and --against do not go together: audit the run when it has ended")
+        status = run_follow(
+            dump, changes or [], rewards=rewards, group_by=group_by, format=format_, as_json=as_json, html=html,
+            fail_on=fail_on,
+        )  # fmt: skip
+    else:
+        status = run_audit(
+            dump, changes or [], rewards=rewards, group_by=group_by, format=format_, as_json=as_json, html=html,
+            fail_on=fail_on, against=against,
+        )  # fmt: skip
     if status:
         raise typer.Exit(status)
 
@@ -153,11 +171,12 @@ def replay(
     group_by: GroupBy = None,
     format_: Format = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    used: Annotated[str | None, typer.Option("--used", metavar="METHOD", help="The method that the run used.")] = None,
 ) -> None:
     """The same rollouts under other settings: `gdpo replay DUMP method=gdpo,dvao weights.format=0.3`."""
     from gdpo.auditing import run_replay
 
-    run_replay(dump, changes, as_json=as_json, rewards=rewards, group_by=group_by, format=format_)
+    run_replay(dump, changes, as_json=as_json, used=used, rewards=rewards, group_by=group_by, format=format_)
 
 
 @app.command()

@@ -139,10 +139,16 @@ def test_replay(dump):
 
 
 def test_sweeps():
-    sets, primary = sweep(
-        ["method=gdpo,dvao", "weights.format=0.1,1", "gates.format=soft(correct, 0, 1)", "primary=correct"]
+    sets, common = sweep(
+        [
+            "method=gdpo,dvao",
+            "weights.format=0.1,1",
+            "gates.format=soft(correct, 0, 1)",
+            "primary=correct",
+            "steps=2..3",
+        ]
     )
-    assert primary == "correct"
+    assert common == {"primary": "correct", "steps": (2, 3)}
     assert len(sets) == 4
     assert list(sets.values())[1] == {
         "method": "gdpo",
@@ -154,10 +160,10 @@ def test_sweeps():
 
 def test_frames_and_paths_in_python(dump):
     frame = pl.concat([pl.read_parquet(path) for path in sorted(dump.glob("*.parquet"))])
-    one, two = gdpo.audit_dump(frame), gdpo.audit_dump(dump)
+    one, two = gdpo.audit(frame), gdpo.audit(dump)
     assert one.measures == two.measures
     assert [finding.id for finding in one.findings] == [finding.id for finding in two.findings]
-    assert gdpo.audit_dump(open_dump(dump), method="gdpo").method == "gdpo"
+    assert gdpo.audit(open_dump(dump), method="gdpo").method == "gdpo"
 
 
 def test_the_summary_is_of_the_whole_dump(tmp_path):

@@ -20,7 +20,7 @@ TARGET = 32_768
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """B rollouts in G groups of S whole steps; rows stand in the order of their groups, groups in that of steps."""
+    """B rollouts in G groups of S whole steps; rows are ordered by group, groups by step."""
 
     scores: Floats
     """[B, R] raw, NaN where missing."""

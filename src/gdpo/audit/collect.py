@@ -66,12 +66,21 @@ class Collected:
         return np.stack([np.bincount(block, values[:, k], count) for k in range(values.shape[1])], 1)
 
 
-def collect(parts: Iterable[Chunk], setting: Setting, methods: Sequence[str]) -> Collected:
-    """One pass over the chunks under ``setting`` and, for comparison, the other ``methods``."""
+def collect(
+    parts: Iterable[Chunk], setting: Setting, methods: Sequence[str], *, into: Collected | None = None
+) -> Collected:
+    """One pass over the chunks under ``setting`` and, for comparison, the other ``methods``.
+
+    Args:
+        parts: the chunks.
+        setting: that of the method in use.
+        methods: to measure beside it.
+        into: what an earlier pass under the same setting left, to go on with.
+    """
     names = setting.names
     others = [method for method in dict.fromkeys(methods) if method != setting.method]
     settings = {setting.method: setting, **{method: setting.with_method(method) for method in others}}
-    found = Collected(names, tuple(settings), setting)
+    found = Collected(names, tuple(settings), setting) if into is None else into
     conditions = {name: Condition(text) for name, text in setting.gates.items()}
     for chunk in parts:
         _add(found, chunk, settings, conditions)

@@ -1,4 +1,4 @@
-"""What findings are made from: the sums of a dump, resampled over groups, and what a finding rests on."""
+"""What findings are made from: sums, their resamples, and how a finding is put together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gdpo.audit import remedies
 from gdpo.audit.chunks import Floats
 from gdpo.audit.collect import Collected
 from gdpo.audit.findings import Finding, Severity
@@ -60,8 +61,15 @@ class Evidence:
     def asked(self) -> Floats:
         """[R] share of the weight that each reward has."""
         size = np.abs(self.weights)
-        shares: Floats = size / size.sum()
-        return shares
+        return np.asarray(size / size.sum())
+
+    @cached_property
+    def late(self) -> Sums:
+        """Sums over the last steps: a third of them, or more where that is fewer groups than a finding must rest on."""
+        groups = self.series["several"][::-1].cumsum()
+        enough = int(np.searchsorted(groups, self.limits.groups)) + 1
+        steps = min(max(len(groups) // 3, enough), len(groups))
+        return {name: values[len(groups) - steps :].sum(axis=0) for name, values in self.series.items()}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,7 +86,7 @@ class Evidence:
         """Whether the method in use adds the rewards up before it normalises."""
         return method_of(self.method).family == "sum first"
 
-    def measured(self, measure: Callable[[Sums], Floats]) -> tuple[Any, Any, Any]:
+    def measured(self, measure: Callable[[Sums], Floats]) -> tuple[Floats, Floats, Floats]:
         """(value, low, high) of a measure of sums."""
         return measure(self.whole), *self.between(measure(self.resampled))
 
@@ -93,7 +101,7 @@ class Evidence:
     def finding(
         self, id: str, what: str, *, measure: str, value: Any, interval: tuple[Any, Any], threshold: float, remedy: str,
         cost: Any, reward: str | None = None, rewards: tuple[str, ...] = (), severity: Severity = "warning",
-        groups: Any = 0.0, method: str | None = None, evidence: dict[str, Any] | None = None,
+        groups: Any = 0, method: str | None = None, evidence: dict[str, Any] | None = None,
     ) -> Finding:  # fmt: skip
         """A finding with what it rests on."""
         rests = {"steps": len(self.found.totals.steps), "groups": int(groups), "rollouts": int(self.whole["rollouts"])}
@@ -102,3 +110,15 @@ class Evidence:
             (float(interval[0]), float(interval[1])), (), threshold, rests, rewards or ((reward,) if reward else ()),
             method, float(min(max(cost, 0.0), 1.0)),
         )  # fmt: skip
+
+
+def percent(value: Any) -> str:
+    """As text, with three digits."""
+    return f"{100 * value:.3g} %"
+
+
+def weigh_down(e: Evidence, k: int, factor: float = 0.5) -> str:
+    """A remedy: one weight times ``factor``."""
+    weights = dict(zip(e.names, (float(w) for w in e.weights), strict=True))
+    weights[e.names[k]] *= factor
+    return remedies.set_weights(e.framework, weights, [e.names[k]])

@@ -45,7 +45,7 @@ def with_examples(dump: Dump, setting: Setting, findings: list[Finding]) -> tupl
 
 def example(chunk: Chunk, setting: Setting, made: Estimate, row: int, name: str) -> dict[str, Any]:
     """One rollout as plain values."""
-    text: dict[str, Any] = {
+    text: dict[str, str] = {
         column: str(chunk.rows[column][row])[:LONGEST]
         for column in ("prompt", "completion")
         if column in chunk.rows.columns and chunk.rows[column][row] is not None

@@ -17,7 +17,9 @@ Bools = NDArray[np.bool_]
 
 
 def dead_share(live: Bools, counts: NDArray[Any] | None = None) -> Floats:
-    """[R] share of the groups in which reward k is tied.
+    """[R] share of the groups in which reward k is tied: the trainer's metric.
+
+    The audit's (``dead_groups``) also counts groups with a single value, as tied.
 
     Args:
         live: [groups, R], as in ``gdpo.Estimate``.
@@ -147,7 +149,7 @@ def cancellation(sums: Sums, method: str) -> Floats:
 
 
 def opposed(sums: Sums, method: str) -> Floats:
-    """[pairs] twice the smaller of two opposite contributions, over all |contributions|: what a pair burns."""
+    """[pairs] twice the smaller of two opposite contributions, over the sum of all |contributions|."""
     return ratio(sums[f"{method}/opposed"], sums[f"{method}/parts"].sum(axis=-1)[..., None])
 
 

@@ -28,8 +28,8 @@ class Replayed:
     """The change, as the user wrote it; "as it was" for the setting in use."""
     method: str
     measures: dict[str, Any]
-    """``collapse``, ``resolution``, ``all_dead_share``, ``dominance`` by reward, ``unearned`` (of the primary reward),
-    ``cancellation``."""
+    """``collapse``, ``resolution``, ``all_dead_share``, ``dominance`` by reward, ``conflict`` (correlation
+    within groups by pair), ``unearned`` (of the primary reward), ``unearned_share`` by reward, ``cancellation``."""
     sign_flips: float | None
     """Share of the rollouts that it pushes the other way than the setting in use."""
     silenced: float | None
@@ -130,6 +130,7 @@ def _measured(dump: Dump, setting: Setting, primary: str | None) -> dict[str, An
     return {
         "collapse": table["collapse"][method]["ratio"], "resolution": table["resolution"][method]["ratio"],
         "all_dead_share": table["all_dead_share"], "dominance": table[f"dominance_{method}"],
-        "cancellation": table[f"cancellation_{method}"],
+        "cancellation": table[f"cancellation_{method}"], "unearned_share": table["unearned_share"],
+        "conflict": {" and ".join(pair["pair"]): pair["both_vary"] for pair in table["correlation"]},
         "unearned": None if primary is None else table["unearned_share"].get(primary),
     }  # fmt: skip

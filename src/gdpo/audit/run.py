@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -109,9 +109,9 @@ def audit(
     if first is None:
         return _nothing(dump, "there are no rollouts")
     setting, method_from = in_use(dump, setting, method, first)
-    primary = _primary(setting, primary)
+    primary = primary_of(setting, primary)
     found = collect(chain([first], parts), setting, COMPARED)
-    return _concluded(dump, found, limits, primary, method_from, seed)
+    return concluded(dump, found, limits, primary, method_from, seed)
 
 
 def known_setting(
@@ -141,7 +141,12 @@ def in_use(dump: Dump, setting: Setting, method: str | None, first: Chunk) -> tu
     return setting.with_method(ASSUMED), "assumed"
 
 
-def _primary(setting: Setting, primary: str | None) -> str | None:
+def primary_of(setting: Setting, primary: str | None) -> str | None:
+    """The reward that matters most: as given, else the one that gates others.
+
+    Raises:
+        Error: no such reward.
+    """
     if primary is not None:
         if primary not in setting.names:
             raise Error(f"primary is {primary!r}, which is no reward{nearest(primary, setting.names)}")
@@ -150,11 +155,12 @@ def _primary(setting: Setting, primary: str | None) -> str | None:
     return gating.pop() if len(gating) == 1 else None
 
 
-def _concluded(
+def concluded(
     dump: Dump, found: Collected, limits: Thresholds, primary: str | None, method_from: str, seed: int
 ) -> Audit:
+    """The audit of what was collected from a dump."""
     evidence = Evidence(found, dump.framework, limits, primary, seed)
-    summary = deepcopy(dump.summary)  # of the whole dump: reading for examples begins it anew
+    summary = copy.deepcopy(dump.summary)  # complete now; examples are read again, and not to the end
     shown, examples = with_examples(dump, found.setting, findings(evidence))
     sentence, enough = verdict(evidence, shown, method_from)
     return Audit(

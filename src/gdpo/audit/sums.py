@@ -48,6 +48,10 @@ class Within:
     z: Floats
     """[R, B] deviation / (std + eps); 0 where missing or not live."""
 
+    def with_gaps(self) -> Floats:
+        """[B, R] values, NaN where missing."""
+        return np.where(self.present, self.values, np.nan).T
+
 
 def within(chunk: Chunk, scores: Floats) -> Within:
     """Means, spreads and normalised values of [B, R] scores in their groups."""
@@ -92,8 +96,7 @@ def base_sums(chunk: Chunk, raw: Floats, about: Within, reference: Floats, lengt
         "sum": total, "squares": chunk.sum(shifted * shifted),
         "with_values": (counted > 0).astype(np.float64), "group_means": means * (counted > 0),
         "group_means_squared": means * means * (counted > 0), "spread": about.std * live,
-        "distinct_rewards": any_live
-        * distinct_in_groups(chunk, row_keys(np.where(about.present, about.values, np.nan).T)),
+        "distinct_rewards": any_live * distinct_in_groups(chunk, row_keys(about.with_gaps())),
     }  # fmt: skip
     sums |= _correlations(chunk, about)
     if lengths is not None:
@@ -191,12 +194,10 @@ def _cancelled(chunk: Chunk, about: Within, made: Estimate) -> Floats:
         whole = np.bincount(labels, chunk.sum(np.abs(np.asarray(made.advantages))), counted)
         before = np.bincount(labels, chunk.sum(combined), counted)
         scale = np.where(before > 0, whole / np.where(before > 0, before, 1.0), 1.0)[labels]
-        kept: Floats = silent * scale * chunk.sum((np.abs(about.z) * factors).sum(axis=0))
-        return kept
+        return np.asarray(silent * scale * chunk.sum((np.abs(about.z) * factors).sum(axis=0)))
     own = factors * chunk.spread(about.std)
     root = np.sqrt((own**2).sum(axis=0)) + EPS
-    summed: Floats = silent * chunk.sum((np.abs(about.z) * own).sum(axis=0) / root)
-    return summed
+    return np.asarray(silent * chunk.sum((np.abs(about.z) * own).sum(axis=0) / root))
 
 
 @dataclass(eq=False)
@@ -276,8 +277,7 @@ class Situations:
     def add(self, chunk: Chunk, about: Within, estimates: Mapping[str, Estimate]) -> None:
         """See the live groups of a chunk."""
         live = about.live.any(axis=0)
-        values = np.where(about.present, about.values, np.nan).T
-        self.rewards.append(multiset_keys(chunk.starts, row_keys(values))[live])
+        self.rewards.append(multiset_keys(chunk.starts, row_keys(about.with_gaps()))[live])
         rows, sizes = np.repeat(live, chunk.sizes), chunk.sizes[live]
         self.starts.append(self.at + np.cumsum(sizes) - sizes)
         self.at += int(sizes.sum())

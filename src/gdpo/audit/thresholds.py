@@ -22,7 +22,8 @@ class Thresholds:
     """Share of groups in which no reward varies."""
     surely_no_signal: float = 0.4
     saturation: float = 0.035
-    """Distance of the mean (last third of the steps) from a bound, in widths of the range."""
+    """Distance of the mean from a bound, in widths of the range; of the last third of the steps, or of as
+    many as have enough groups."""
     at_bound: float = 0.9
     """Where bounds are not declared: share of rollouts at the least or largest value seen that makes it a bound."""
     dominance: float = 0.75
@@ -75,11 +76,12 @@ class Thresholds:
         Raises:
             Error: an unknown name, or no number.
         """
-        known = {field.name: field.default for field in fields(self)}
+        known = [field.name for field in fields(self)]
         for name, value in changes.items():
             if name not in known:
                 raise Error(f"thresholds has no {name!r}{nearest(name, known)}")
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise Error(f"threshold {name} is {value!r}, but a number was expected")
-        kinds: dict[str, Any] = {name: type(default) for name, default in known.items()}
-        return replace(self, **{name: kinds[name](value) for name, value in changes.items()})
+        whole = ("groups", "groups_for_fine", "resamples")
+        typed: dict[str, Any] = {name: int(value) if name in whole else float(value) for name, value in changes.items()}
+        return replace(self, **typed)

@@ -37,7 +37,7 @@ def print_audit(found: Audit, path: str, console: Console) -> None:
             print_wrapped(console, text, indented=0)
         console.print()
     for finding in found.findings:
-        _print(finding, console)
+        print_finding(finding, console)
     left = [f"{name} ({why})" for name, why in found.unmeasured.items()]
     if left:
         print_wrapped(console, f"not measured: {'; '.join(left)}", style="dim", indented=0)
@@ -92,7 +92,8 @@ def _told_apart(found: Audit) -> list[str]:
     return [f"different situations: {situations:,}; told apart by {', '.join(parts)}"] if parts else []
 
 
-def _print(finding: Finding, console: Console) -> None:
+def print_finding(finding: Finding, console: Console) -> None:
+    """Print one finding: what, its number, what shows it, and the remedy."""
     head = Text(f"{finding.severity:<7}", style=_COLOURS[finding.severity])
     head.append(f"  {finding.id}", style="default not bold")
     if finding.cost:

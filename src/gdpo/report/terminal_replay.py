@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gdpo.audit.against import Change
 from gdpo.audit.explain import Explanation
 from gdpo.audit.replay import Replayed
 from gdpo.report.formats import NONE, fixed, plain, significant
@@ -79,6 +80,30 @@ def print_explanation(found: Explanation, console: Console) -> None:
         if text:
             console.print(Text(what, style="dim"))
             console.print(Text(plain_block(text, max(console.width, 30), 12)))
+
+
+def print_comparison(changes: Sequence[Change], path: str, against: str, console: Console) -> None:
+    """What surely changed from one dump to another; then how many measures did not."""
+    sure = [change for change in changes if change.sure]
+    print_wrapped(
+        console, f"{plain_line(path, 100)} against {plain_line(against, 100)}: {len(sure)} of {len(changes)} measures "
+        "changed beyond what the groups drawn explain (99 % intervals)", indented=0,
+    )  # fmt: skip
+    if not sure:
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("measure")
+    table.add_column("of")
+    for head in ("this", "against", "difference", "interval"):
+        table.add_column(head, justify="right")
+    for one in sure:
+        low, high = one.interval
+        table.add_row(
+            plain_line(one.measure, 24), plain_line(one.about, 30), significant(one.value), significant(one.against),
+            significant(one.difference), f"{significant(low)} to {significant(high)}",
+        )  # fmt: skip
+    console.print()
+    console.print(table)
 
 
 def _print_mates(found: Explanation, console: Console) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,22 @@ class Summary:
     notes: list[str] = field(default_factory=list)
     """What a user should know about how the dump was read."""
 
+    def add(self, batch: Batch) -> None:
+        """Count a batch in: for those who read a part of a dump."""
+        sizes = np.bincount(batch.group) if len(batch.group) else np.zeros(0, dtype=np.int64)
+        self.rollouts += len(batch.scores)
+        self.groups += batch.groups
+        for size, count in zip(*np.unique(sizes, return_counts=True), strict=True):
+            self.group_sizes[int(size)] = self.group_sizes.get(int(size), 0) + int(count)
+        self.steps = sorted({*self.steps, batch.step})
+        for name, missing in zip(self.rewards, np.isnan(batch.scores).sum(axis=0), strict=False):
+            if missing:
+                self.missing[name] = self.missing.get(name, 0) + int(missing)
+
+    def emptied(self) -> Summary:
+        """The same source with nothing counted."""
+        return replace(self, rollouts=0, groups=0, group_sizes={}, steps=[], missing={})
+
 
 @dataclass
 class Dump:
@@ -74,3 +90,19 @@ class Dump:
     def batches(self) -> Iterator[Batch]:
         """The batches, once more from the start at each call."""
         return self.read()
+
+    def within(self, first: int, last: int) -> Dump:
+        """The part with steps ``first`` to ``last``, both included."""
+        summary = self.summary.emptied()
+
+        def read() -> Iterator[Batch]:
+            vars(summary).update(vars(self.summary.emptied()))
+            for batch in self.batches():
+                if first <= batch.step <= last:
+                    summary.add(batch)
+                    yield batch
+            whole = self.summary
+            summary.files, summary.notes, summary.skipped = whole.files, whole.notes, whole.skipped
+            summary.duplicates_dropped = whole.duplicates_dropped
+
+        return replace(self, summary=summary, read=read)

@@ -51,6 +51,22 @@ def find_sources(path: str | os.PathLike[str]) -> tuple[list[Source], list[str],
     return sources, damaged, notes
 
 
+def states(path: str | os.PathLike[str]) -> dict[Path, tuple[int, int]]:
+    """Each file that a path means with its (bytes, time of change): what tells whether a growing dump grew.
+
+    Raises:
+        Error: nothing there.
+    """
+    found = {}
+    for file in _files(Path(path).expanduser(), str(path))[0]:
+        try:
+            about = file.stat()
+        except FileNotFoundError:
+            continue  # taken away while we looked
+        found[file] = (about.st_size, about.st_mtime_ns)
+    return found
+
+
 def sniff(path: Path) -> Source | str:
     """What a file is by its first bytes, or why it cannot be read: empty, pickle, binary, text, unreadable, cut off."""
     try:

@@ -6,8 +6,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ _NO_ROLLOUTS = (
 
 def open_dump(
     path: str | os.PathLike[str], *, format: str | None = None, rewards: Sequence[str] | None = None,
-    group_by: str | None = None, weights: Mapping[str, float] | None = None,
+    group_by: str | None = None, weights: Mapping[str, float] | None = None, only: Collection[Path] | None = None,
 ) -> Dump:  # fmt: skip
     """Find and recognise a dump of rollouts; it is read when its batches are asked for.
 
@@ -53,6 +54,7 @@ def open_dump(
             column of numbers that is not known to be something else (``layout.META``).
         group_by: the column whose equal values in a step make a group, instead of the format's own.
         weights: weights by reward, over those that the dump says.
+        only: of the files found, those to read, such as the new ones of a run that goes on; None: all.
 
     Raises:
         Error: nothing there; empty; a pickle (never opened); a log of step means; no rollouts; no reward column; an
@@ -74,10 +76,14 @@ def open_dump(
     framework, settings = layout.framework, _settings(head)
     if layout.label == "gdpo" and head.metadata.get("gdpo.framework"):
         framework = _framework(head.metadata["gdpo.framework"])
+    numbers = _numbers(sources)
+    if only is not None:
+        kept = [at for at, source in enumerate(sources) if source.path in only]
+        sources, numbers = [sources[at] for at in kept], numbers and [numbers[at] for at in kept]
     known = keys_of(head.records) | set(columns.standard.values()) | set(columns.rewards.values())
     plan = Plan(
         sources, layout, columns, head_keys=known, damaged=damaged, notes=[*notes, *left, *_said(layout, columns)],
-        numbers=_numbers(sources),
+        numbers=numbers,
     )  # fmt: skip
     return Dump(
         list(columns.rewards), framework, _weights(columns, head, weights), summary,
