@@ -58,10 +58,8 @@ def main() -> None:
         power = {}
         for dose in sorted({*fault.doses, fault.dose}, key=lambda one: abs(one - fault.doses[0])):
             seeds = arguments.seeds if dose == fault.dose else max(arguments.seeds // 4, 1)
-            power[str(dose)] = {
-                "seeds": seeds,
-                "found": sum(found(name, PLANTED + seed, dose) for seed in range(seeds)) / seeds,
-            }
+            hits = sum(found(name, PLANTED + seed, dose) for seed in range(seeds))
+            power[f"{dose:g}"] = {"seeds": seeds, "found": hits / seeds}
         table[name] = {"finding": fault.finding, "dose": fault.meaning, "asked": fault.dose, "power": power}
         print(name, {dose: cell["found"] for dose, cell in power.items()}, flush=True)
     result = {
