@@ -104,7 +104,7 @@ def merged(e: Evidence) -> Iterator[Finding]:
     value = table["ratio"]
     if value is None or value > e.limits.collapse:
         return
-    low, high = _collapse_interval(e)
+    low, high = collapse_interval(e)
     if high > e.limits.surely_collapse:
         return
     other = "gdpo" if e.method != "gdpo" else "grpo"
@@ -122,9 +122,11 @@ def merged(e: Evidence) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _collapse_interval(e: Evidence) -> Interval:
+def collapse_interval(e: Evidence) -> Interval:
     """By resampling groups without return (half of them): drawing a group twice would hide what is rare."""
     vectors, rewards = e.found.situations.codes(e.method), e.found.situations.codes(None)
+    if not rewards[1]:
+        return 0.0, 1.0
     random, count = np.random.default_rng(e.seed), len(vectors[0])
     ratios = []
     for _ in range(min(e.limits.resamples, 100)):

@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from gdpo.audit import measures
 from gdpo.audit.chunks import chunks
 from gdpo.audit.collect import collect
+from gdpo.audit.detect_methods import collapse_interval
+from gdpo.audit.evidence import Evidence
 from gdpo.audit.run import in_use, known_setting
 from gdpo.audit.setting import Setting
-from gdpo.audit.tables import measure_table
+from gdpo.audit.tables import measure_table, number
+from gdpo.audit.thresholds import Thresholds
 from gdpo.core.errors import Error
 from gdpo.rollouts.dump import Dump
 
@@ -30,6 +34,8 @@ class Replayed:
     measures: dict[str, Any]
     """``collapse``, ``resolution``, ``all_dead_share``, ``dominance`` by reward, ``conflict`` (correlation
     within groups by pair), ``unearned`` (of the primary reward), ``unearned_share`` by reward, ``cancellation``."""
+    intervals: dict[str, Any]
+    """99 %: ``collapse`` [low, high], ``resolution``, and ``dominance`` by reward; by bootstrap over groups."""
     sign_flips: float | None
     """Share of the rollouts that it pushes the other way than the setting in use."""
     silenced: float | None
@@ -69,7 +75,7 @@ def replay(
     compared = _compared(dump, base, settings)
     everything = {"as it was": base, **settings}
     return [
-        Replayed(label, setting.method, _measured(dump, setting, primary), **compared.get(label, _NONE))
+        Replayed(label, setting.method, *_measured(dump, setting, primary), **compared.get(label, _NONE))
         for label, setting in everything.items()
     ]
 
@@ -124,13 +130,23 @@ def _of_sums(sums: Any, most: Sequence[tuple[float, str, float, float]]) -> dict
     }  # fmt: skip
 
 
-def _measured(dump: Dump, setting: Setting, primary: str | None) -> dict[str, Any]:
+def _measured(dump: Dump, setting: Setting, primary: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(measures, intervals)."""
     found = collect(chunks(dump), setting, (setting.method,))
     table, method = measure_table(found), setting.method
+    evidence = Evidence(found, dump.framework, Thresholds())
+    resolution = evidence.measured(lambda sums: measures.resolution(sums, method))
+    dominance = evidence.measured(lambda sums: measures.dominance(sums, method))
     return {
         "collapse": table["collapse"][method]["ratio"], "resolution": table["resolution"][method]["ratio"],
         "all_dead_share": table["all_dead_share"], "dominance": table[f"dominance_{method}"],
         "cancellation": table[f"cancellation_{method}"], "unearned_share": table["unearned_share"],
         "conflict": {" and ".join(pair["pair"]): pair["both_vary"] for pair in table["correlation"]},
         "unearned": None if primary is None else table["unearned_share"].get(primary),
+    }, {
+        "collapse": list(collapse_interval(evidence)), "resolution": [number(value) for value in resolution[1:]],
+        "dominance": {
+            name: [number(low), number(high)]
+            for name, low, high in zip(setting.names, *dominance[1:], strict=True)
+        },
     }  # fmt: skip
