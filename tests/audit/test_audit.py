@@ -14,11 +14,13 @@ from gdpo.audit.chunks import chunks, joined
 from gdpo.audit.collect import collect
 from gdpo.audit.explain import explain
 from gdpo.audit.replay import replay
-from gdpo.audit.run import audit
+from gdpo.audit.run import audit, known_setting
 from gdpo.audit.setting import Setting
 from gdpo.audit.simulate import FAULTS, simulate
 from gdpo.audit.tables import measure_table
 from gdpo.auditing import sweep
+from gdpo.rollouts import open_dump, rollout_frame, write_frame
+from gdpo.training import recipe
 
 NAMES = ("a", "b", "c")
 
@@ -250,7 +252,6 @@ def test_against_is_sure_of_what_changed_only():
 def test_a_run_of_ours_is_audited_under_its_own_objective(tmp_path):
     """Gate, moving weight and method stand in the dump; explain then gives the advantage that was trained on."""
     from gdpo.objective import Progress
-    from gdpo.rollouts import open_dump, rollout_frame, write_frame
 
     def score(completions, **columns):
         raise AssertionError
@@ -286,3 +287,25 @@ def test_a_run_of_ours_is_audited_under_its_own_objective(tmp_path):
     one = explain(open_dump(tmp_path), "2-17")
     assert one.advantage == pytest.approx(one.recorded, abs=1e-12)
     assert one.parts[1].weight == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("name", recipe.names())
+def test_the_table_of_every_recipe_is_audited_under_its_objective(name, tmp_path):
+    """What a run writes of its objective is enough for the audit, whatever options its rewards take."""
+    objective = recipe.load(name).build_objective()
+    random = np.random.default_rng(0)
+    lows = [0.0 if bounds is None else bounds[0] for bounds in objective.bounds()]
+    scores = lows + random.random((96, len(objective.names)))
+    made = objective.advantages(scores, 8, lengths=np.full(96, 4.0))
+    frame = rollout_frame(
+        step=1, prompts=[str(row // 8) for row in range(96)], completions=["text"] * 96, lengths=[4] * 96,
+        names=objective.names, scores=scores, group=np.arange(96) // 8, estimate=made,
+    )  # fmt: skip
+    write_frame(frame, tmp_path / "step-000001.parquet", {"gdpo.objective": objective.to_yaml()})
+    dump = open_dump(tmp_path)
+    assert known_setting(dump).bounds == {
+        name: bounds for name, bounds in zip(objective.names, objective.bounds(), strict=True) if bounds is not None
+    }
+    one = explain(dump, "1-17")
+    assert one.method_from == "the dump"
+    assert one.advantage == pytest.approx(one.recorded, abs=1e-9)

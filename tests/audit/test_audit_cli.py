@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -19,6 +21,8 @@ from gdpo.core.errors import Error
 from gdpo.following import run_follow
 from gdpo.rollouts import open_dump
 from gdpo.rollouts.find import states
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def gdpo(*words, status=0):
@@ -162,3 +166,36 @@ def test_follow_a_process_until_ctrl_c(tmp_path):
     assert first.startswith("steps 1 to 3: 288 rollouts"), errors
     assert "3 steps" in rest
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_replay_foretells_what_training_with_the_other_method_shows(tmp_path):
+    spec = importlib.util.spec_from_file_location("replay_prediction", ROOT / "benchmarks" / "replay_prediction.py")
+    prediction = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prediction)
+    rows = prediction.compared(tmp_path, 0)
+    assert all(row["within"] for row in rows.values()), rows
+    assert rows["collapse"]["grpo"] < rows["collapse"]["interval"][0]  # it is not the same as before
+
+
+@pytest.mark.slow
+def test_following_a_training_of_ours_until_it_ends(tmp_path):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    training = subprocess.Popen(
+        [sys.executable, "-m", "gdpo", "train", "math", "steps=6", "evaluation.prompts=8", "name=live"], cwd=tmp_path,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment,
+    )  # fmt: skip
+    run = tmp_path / "runs" / "live"
+    for _ in range(600):
+        if (run / "run.json").is_file():
+            break
+        time.sleep(0.1)
+    shown = subprocess.run(
+        [sys.executable, "-m", "gdpo", "audit", str(run), "--follow"], capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert training.wait(timeout=60) == 0
+    assert shown.returncode == 0, shown.stderr
+    heads = [line.split(":")[0] for line in shown.stdout.splitlines() if line.startswith("step")]
+    assert len(heads) >= 3  # it came in parts while the training went on
+    assert shown.stdout.count("gdpo, 6 files") == 1

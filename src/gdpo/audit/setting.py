@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gdpo import rewards as reward_room
 from gdpo.audit.chunks import Chunk, Floats
 from gdpo.core.compute import COMMON, Estimate, estimate
 from gdpo.core.errors import Error
@@ -137,9 +136,9 @@ def from_objective(names: Sequence[str], config: Mapping[str, Any], weights: Map
     for name, entry in (config.get("rewards") or {}).items():
         if name not in names or not isinstance(entry, Mapping):
             continue
-        bounds = entry.get("range") or _declared(entry.get("reward"))
+        bounds = _bounds(entry.get("range"))
         values = {"gates": entry.get("given"), "floors": entry.get("floor"), "failing": entry.get("failing"),
-                  "bounds": tuple(bounds) if bounds else None}  # fmt: skip
+                  "bounds": bounds}  # fmt: skip
         for what, value in values.items():
             if value is not None:
                 parts[what][name] = value
@@ -156,9 +155,10 @@ def _start(weight: Any, name: str) -> float:
     return float(as_schedule(weight, name).value(Progress()))
 
 
-def _declared(spec: Any) -> tuple[float, float] | None:
-    """The range of one of our own rewards. A user's file is not run to learn it."""
-    if not isinstance(spec, str) or spec not in reward_room.REGISTRY:
+def _bounds(written: Any) -> tuple[float, float] | None:
+    """As gdpo writes them; None where a dump holds something else. No reward is built to learn its range."""
+    try:
+        low, high = (float(bound) for bound in written)
+    except (TypeError, ValueError):
         return None
-    bounds = getattr(reward_room.build(spec), "range", None)
-    return None if bounds is None else (float(bounds[0]), float(bounds[1]))
+    return (low, high) if low < high else None
