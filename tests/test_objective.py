@@ -165,7 +165,10 @@ def test_python_and_yaml_build_the_same_object():
         np.testing.assert_array_equal(one.advantages, two.advantages)
         np.testing.assert_array_equal(one.rewards, two.rewards)
     again = Objective.from_yaml(from_yaml.to_yaml())
-    assert again.config() == from_yaml.config()
+    assert again.to_yaml() == from_yaml.to_yaml()
+    written, config = again.config(), from_yaml.config()
+    assert [entry.pop("range") for entry in written["rewards"].values()] == [[0.0, 1.0]] * 3
+    assert written == config
     assert from_yaml.bounds() == [(0, 1)] * 3
 
 

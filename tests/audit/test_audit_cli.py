@@ -198,4 +198,4 @@ def test_following_a_training_of_ours_until_it_ends(tmp_path):
     assert shown.returncode == 0, shown.stderr
     heads = [line.split(":")[0] for line in shown.stdout.splitlines() if line.startswith("step")]
     assert len(heads) >= 3  # it came in parts while the training went on
-    assert shown.stdout.count("gdpo, 6 files") == 1
+    assert "gdpo, 6 files, 768 rollouts" in " ".join(shown.stdout.split())
