@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import gdpo
+from gdpo.audit import measures
+from gdpo.audit.explain import explain
 from gdpo.rollouts import open_dump
 
 PYTHON = os.environ.get("GDPO_VERL_PYTHON", sys.executable)
@@ -56,6 +58,32 @@ def test_a_real_trl_run(tiny_model, tmp_path, aggregation):
         else:  # TRL's sum counts what is missing as 0
             expected = gdpo.estimate(np.nan_to_num(batch.scores), batch.group, method="grpo").advantages
         np.testing.assert_allclose(batch.rows["advantage"].to_numpy(), expected, atol=2e-4)
+    found = check_audit(dump)
+    if aggregation == "normalize_then_sum":
+        assert (found.method, found.method_from) == ("gdpo", "its advantages")
+
+
+def check_audit(dump, method=None):
+    """The audit's numbers are those of ``gdpo.estimate`` on the same scores."""
+    found = gdpo.audit(dump, method=method)
+    batches = list(dump.batches())
+    made = [gdpo.estimate(batch.scores, batch.group, method=found.method) for batch in batches]
+    assert found.summary.rollouts == sum(len(batch.scores) for batch in batches)
+    live = np.concatenate([one.live for one in made])
+    for k, name in enumerate(dump.rewards):
+        known = np.concatenate([np.bincount(batch.group, ~np.isnan(batch.scores[:, k])) > 0 for batch in batches])
+        dead = (known & ~live[:, k]).sum() / known.sum()
+        assert found.measures["dead_share"][name] == pytest.approx(dead, abs=1e-12)
+    share = measures.contribution_share(
+        np.concatenate([one.advantages for one in made]), np.concatenate([one.contributions for one in made])
+    )
+    dominance = [found.measures[f"dominance_{found.method}"][name] for name in dump.rewards]
+    np.testing.assert_allclose(dominance, share, atol=1e-9)
+    for row in (0, len(batches[0].scores) - 1):
+        name = batches[0].rows["rollout"][row] if "rollout" in batches[0].rows.columns else f"{batches[0].step}-{row}"
+        one = explain(dump, str(name), method=found.method)
+        assert one.advantage == pytest.approx(float(made[0].advantages[row]), abs=1e-9)
+    return found
 
 
 WRITER = """
@@ -95,3 +123,5 @@ def test_real_verl_code(tmp_path):
     assert batches[0].rows["completion"][3] == "step 1 \u2028 row 3\x85"
     assert dump.summary.missing["safe"] >= 10
     assert dump.summary.steps[:2] == [1, 2]
+    check_audit(dump, "gdpo")
+    check_audit(dump, "grpo")
