@@ -1,9 +1,9 @@
-"""Speed and memory of the readers: 1 M rollouts x 6 rewards as Parquet, and JSON lines of a given size.
+"""Speed and memory of the readers and of the audit: up to 1 M rollouts x 6 rewards, as Parquet and as JSON lines.
 
-    python benchmarks/readers.py [--rollouts 1000000] [--megabytes 500] [--one-file]
+    python benchmarks/readers.py [--rollouts 1000000] [--megabytes 500] [--out benchmarks/results/readers.json]
 
-Each dump is written to a temporary folder and read in a process of its own, whose peak resident memory is that of
-reading alone. Figures go to standard output as JSON lines.
+Each dump is written to a temporary folder, then read, and then audited, in a process of its own each, whose peak
+resident memory is that of the work alone. Seconds are wall clock, imports left out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import resource
 import subprocess
 import sys
@@ -79,38 +80,69 @@ def read(path: Path) -> dict[str, float]:
 
     start = time.perf_counter()
     dump = open_dump(path)
-    opened = time.perf_counter() - start
     for batch in dump.batches():
         del batch
+    return figures(path, start, dump.summary.rollouts)
+
+
+def audited(path: Path) -> dict[str, float]:
+    """Audit in this process."""
+    import gdpo.audit.entry
+
+    start = time.perf_counter()
+    found = gdpo.audit(path)
+    return figures(path, start, found.summary.rollouts)
+
+
+def figures(path: Path, start: float, rollouts: int) -> dict[str, float]:
+    """Seconds, speed and memory since ``start``."""
     seconds = time.perf_counter() - start
     size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir())) / 1e6
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return {
-        "rollouts": dump.summary.rollouts, "megabytes": round(size), "seconds": round(seconds, 2),
-        "open_seconds": round(opened, 2), "megabytes_a_second": round(size / seconds), "peak_gigabytes": round(peak, 2),
+        "rollouts": rollouts, "megabytes": round(size), "seconds": round(seconds, 2),
+        "megabytes_a_second": round(size / seconds), "rollouts_a_second": round(rollouts / seconds),
+        "peak_gigabytes": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
     }  # fmt: skip
 
 
+def apart(what: str, path: Path) -> dict[str, float]:
+    """In a process of its own."""
+    done = subprocess.run([sys.executable, __file__, what, str(path)], check=True, capture_output=True, text=True)
+    return dict(json.loads(done.stdout))
+
+
 def main() -> None:
+    """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rollouts", type=int, default=1_000_000)
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--read", type=Path, help="read a dump of your own and print its figures")
+    parser.add_argument("--audit", type=Path, help="audit a dump of your own and print its figures")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/readers.json"))
     given = parser.parse_args()
-    if given.read:
-        print(json.dumps(read(given.read)))
+    if given.read or given.audit:
+        print(json.dumps(read(given.read) if given.read else audited(given.audit)))
         return
+    rollouts, megabytes = given.rollouts, given.megabytes
     writers = {
-        "Parquet, a file a step": lambda folder: write_parquet(folder, given.rollouts, False),
-        "Parquet, one file": lambda folder: write_parquet(folder, given.rollouts, True),
-        "JSON lines": lambda folder: write_lines(folder, given.megabytes),
+        "Parquet, a file a step, a quarter": lambda folder: write_parquet(folder, rollouts // 4, False),
+        "Parquet, a file a step, a half": lambda folder: write_parquet(folder, rollouts // 2, False),
+        "Parquet, a file a step": lambda folder: write_parquet(folder, rollouts, False),
+        "Parquet, one file": lambda folder: write_parquet(folder, rollouts, True),
+        "JSON lines": lambda folder: write_lines(folder, megabytes),
     }
+    result: dict[str, object] = {
+        "command": "python benchmarks/readers.py", "python": platform.python_version(), "polars": pl.__version__,
+        "numpy": np.__version__, "processors": os.cpu_count(), "dumps": {},
+    }  # fmt: skip
+    dumps: dict[str, object] = {}
     for name, write in writers.items():
         with tempfile.TemporaryDirectory() as folder:
             path = write(Path(folder))
-            command = [sys.executable, __file__, "--read", str(path)]
-            found = subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ)
-            print(json.dumps({"dump": name} | json.loads(found.stdout)), flush=True)
+            load = round(os.getloadavg()[0], 2)
+            dumps[name] = {"load_average": load, "read": apart("--read", path), "audit": apart("--audit", path)}
+            print(json.dumps({name: dumps[name]}), flush=True)
+    given.out.write_text(json.dumps(result | {"dumps": dumps}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Seconds that `import gdpo` and `gdpo --help` take, as whole processes, less an empty Python's.
+"""Seconds that `import gdpo`, `gdpo --help` and `gdpo audit` of 100 rollouts take, as whole processes.
 
 python benchmarks/start_up.py
 """
@@ -11,16 +11,28 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+import polars as pl
+
 import gdpo
 
-COMMANDS = {
-    "python -c pass": ["-c", "pass"],
-    "import gdpo": ["-c", "import gdpo"],
-    "gdpo --help": ["-m", "gdpo", "--help"],
-}
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """Name -> arguments of Python."""
+    random = np.random.default_rng(0)
+    dump = folder / "completions_00001.parquet"
+    pl.DataFrame({
+        "step": [1] * 100, "prompt": [str(row // 4) for row in range(100)], "completion": ["text"] * 100,
+        "correct": random.integers(0, 2, 100).astype(float), "short": random.random(100),
+    }).write_parquet(dump)  # fmt: skip
+    return {
+        "python -c pass": ["-c", "pass"], "import gdpo": ["-c", "import gdpo"],
+        "gdpo --help": ["-m", "gdpo", "--help"], "gdpo audit, 100 rollouts": ["-m", "gdpo", "audit", str(dump)],
+    }  # fmt: skip
 
 
 def seconds(arguments: list[str]) -> float:
@@ -30,9 +42,11 @@ def seconds(arguments: list[str]) -> float:
 
 
 def main() -> None:
-    for arguments in COMMANDS.values():
-        seconds(arguments)  # warm the disk's cache
-    times = {name: [seconds(arguments) for _ in range(15)] for name, arguments in COMMANDS.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        known = commands(Path(folder))
+        for arguments in known.values():
+            seconds(arguments)  # warm the disk's cache
+        times = {name: [seconds(arguments) for _ in range(15)] for name, arguments in known.items()}
     result = {
         "command": "python benchmarks/start_up.py",
         "what": "wall-clock seconds of a whole process, 15 runs after one warm-up",
