@@ -17,39 +17,80 @@ from gdpo.report.terminal_findings import print_wrapped
 from gdpo.report.text import plain_block, plain_line
 
 _MATES = 16
+_LABEL = 20
+"""Longer settings are named by letters."""
 
 
 def print_replay(found: Sequence[Replayed], console: Console) -> None:
-    """A row a setting, the one in use first; then what changes most under each."""
+    """A row a setting, the one in use first; then what changes most under each. Long settings are named by letters."""
     names = list(found[0].measures["dominance"])
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("setting")
-    heads = ["told apart", "resolution", "cancelled", "sign flips", *(plain_line(name, 20) for name in names)]
-    if any(one.measures["unearned"] is not None for one in found):
-        heads.insert(3, "unearned")
-    for head in heads:
-        table.add_column(head, justify="right")
-    for one in found:
-        measures = one.measures
-        cells = [_percent(measures["collapse"]), _percent(measures["resolution"]), _percent(measures["cancellation"])]
-        if "unearned" in heads:
-            cells.append(_percent(measures["unearned"]))
-        cells += [_percent(one.sign_flips), *(_percent(measures["dominance"][name]) for name in names)]
-        table.add_row(plain_line(f"{one.label} ({one.method})" if one.label == "as it was" else one.label, 60), *cells)
-    console.print(table)
+    marks = _marks([one.label for one in found])
+    for one, mark in zip(found, marks, strict=True):
+        if mark != one.label:
+            print_wrapped(console, f"{mark}  {plain_line(one.label, 300)}", indented=0)
+    if marks != [one.label for one in found]:
+        console.print()
+    rows = [_cells(one, found) for one in found]
+    shares = [{plain_line(name, 20): _percent(one.measures["dominance"][name]) for name in names} for one in found]
+    room = console.width - max(map(len, marks))
+    if sum(max(len(head), 7) + 2 for head in [*rows[0], *shares[0]]) <= room:
+        _print_table(marks, [row | share for row, share in zip(rows, shares, strict=True)], console)
+    else:
+        _print_table(marks, rows, console)
+        for heads in _fitting(list(shares[0]), room):
+            _print_table(marks, [{head: share[head] for head in heads} for share in shares], console)
     print_wrapped(
         console, "told apart: situations the method gives different advantages, of all; cancelled: what rewards take "
         "from each other; under each reward's name, its share of the advantage.", style="dim", indented=0,
     )  # fmt: skip
-    for one in found[1:]:
+    for one, mark in zip(found[1:], marks[1:], strict=True):
         if not one.changed:
-            print_wrapped(console, f"{plain_line(one.label, 60)}: no rollout changes", indented=0)
+            print_wrapped(console, f"{mark}: no rollout changes", indented=0)
             continue
         moved = ", ".join(
             f"{plain_line(entry['rollout'], 30)} {fixed(entry['before'], 2, True)} to {fixed(entry['after'], 2, True)}"
             for entry in one.changed
         )
-        print_wrapped(console, f"{plain_line(one.label, 60)}: most changed are {moved}", indented=0)
+        print_wrapped(console, f"{mark}: most changed are {moved}", indented=0)
+
+
+def _marks(labels: Sequence[str]) -> list[str]:
+    """Short names of the settings: themselves where all are short, else the first one's and A, B, C, ..."""
+    if all(len(label) <= _LABEL for label in labels):
+        return [plain_line(label, _LABEL) for label in labels]
+    count = len(labels) - 1
+    letters = [chr(ord("A") + at) if count <= 26 else f"S{at + 1}" for at in range(count)]
+    return [plain_line(labels[0], _LABEL), *letters]
+
+
+def _cells(one: Replayed, found: Sequence[Replayed]) -> dict[str, str]:
+    """Head -> what stands under it, before the rewards' shares."""
+    measures = one.measures
+    cells = {"told apart": _percent(measures["collapse"]), "resolution": _percent(measures["resolution"]),
+             "cancelled": _percent(measures["cancellation"])}  # fmt: skip
+    if any(other.measures["unearned"] is not None for other in found):
+        cells["unearned"] = _percent(measures["unearned"])
+    return cells | {"sign flips": _percent(one.sign_flips)}
+
+
+def _print_table(marks: Sequence[str], rows: Sequence[dict[str, str]], console: Console) -> None:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("setting", no_wrap=True)
+    for head in rows[0]:
+        table.add_column(head, justify="right", no_wrap=True)
+    for mark, cells in zip(marks, rows, strict=True):
+        table.add_row(mark, *cells.values())
+    console.print(table)
+
+
+def _fitting(heads: list[str], room: int) -> list[list[str]]:
+    """Columns in parts of at most ``room`` characters."""
+    parts: list[list[str]] = [[]]
+    for head in heads:
+        if parts[-1] and sum(max(len(one), 7) + 2 for one in [*parts[-1], head]) > room:
+            parts.append([])
+        parts[-1].append(head)
+    return parts
 
 
 def print_explanation(found: Explanation, console: Console) -> None:
