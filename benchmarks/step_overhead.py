@@ -68,7 +68,7 @@ def run(arm: str, turns, steps: int, threads: int) -> None:
     inside: dict[str, list[float]] = {key: [] for key in ("theirs", "ours", "build", "write")}
     timed(trl.GRPOTrainer, "_generate_and_score_completions", inside["theirs"], time.perf_counter)
     timed(adapter.GDPOMixin, "_generate_and_score_completions", inside["ours"], time.perf_counter)
-    timed(adapter, "_table", inside["build"], time.thread_time)
+    timed(adapter, "table", inside["build"], time.thread_time)
     timed(writer, "write_frame", inside["write"], time.thread_time)
     with tempfile.TemporaryDirectory() as folder:
         config = trl.GRPOConfig(
@@ -136,7 +136,8 @@ def rounds(steps: int, warm: int, threads: int) -> dict[str, list[dict[str, floa
             ends[arm].send("go")
             found[arm].append(ends[arm].recv())
         if index >= warm:
-            print(f"round {index - warm + 1}: " + ", ".join(f"{a} {found[a][-1]['wall']:.3f} s" for a in ARMS), flush=True)
+            shown = ", ".join(f"{arm} {values[-1]['wall']:.3f} s" for arm, values in found.items())
+            print(f"round {index - warm + 1}: {shown}", flush=True)
     for process in started:
         process.join()
     return {arm: values[warm:] for arm, values in found.items()}
@@ -158,7 +159,8 @@ def summary(found: dict[str, list[dict[str, float]]]) -> dict[str, object]:
         own = {key: statistics.median(one[key] for one in found[arm]) for key in ("added", "writer")}
         # The writer's thread works beside the training; its processor time counts here as if it did not.
         share = statistics.median(
-            (one["added"] + one["writer"]) / theirs["wall"] for one, theirs in zip(found[arm], found["trl"], strict=True)
+            (one["added"] + one["writer"]) / theirs["wall"]
+            for one, theirs in zip(found[arm], found["trl"], strict=True)
         )
         result[arm] = {
             "ratio_of_seconds": ratio(*([one["wall"] for one in found[name]] for name in (arm, "trl"))),
@@ -188,8 +190,9 @@ def main() -> None:
         "command": " ".join(["python benchmarks/step_overhead.py", *sys.argv[1:]]),
         "what": "a training step of GDPOTrainer beside plain TRL's, round by round",
         **summary(found),
-        "rounds": args.steps, "seed": 0, "learning_rate": 0.0, "model": "nano", "rewards": len(settings.objective.rewards),
-        "rollouts_a_step": settings.per_device_train_batch_size, "tokens_a_completion": sorted(lengths),
+        "rounds": args.steps, "seed": 0, "learning_rate": 0.0, "model": "nano",
+        "rewards": len(settings.objective.rewards), "rollouts_a_step": settings.per_device_train_batch_size,
+        "tokens_a_completion": sorted(lengths),
         "seconds": {arm: [round(one["wall"], 4) for one in values] for arm, values in found.items()},
         "processor_seconds": {arm: [round(one["processor"], 4) for one in values] for arm, values in found.items()},
         "versions": {"gdpo": gdpo.__version__, "python": platform.python_version(),
