@@ -26,6 +26,9 @@ def table(steps: Sequence[Any], text: bool, task: str) -> pl.DataFrame:
             lengths=one.lengths, names=one.estimate.names, scores=one.scores, group=one.estimate.group + groups,
             estimate=one.estimate, task=task,
         )  # fmt: skip
+        if not text:  # null, so that an audit takes the length in tokens
+            hidden = [pl.lit(None, dtype=pl.String).alias(name) for name in ("prompt", "completion")]
+            frame = frame.with_columns(hidden)
         groups += len(one.estimate.live)
         frames.append(frame)
     if len(frames) == 1:
