@@ -1,5 +1,5 @@
 """``from gdpo.trl import GDPOTrainer``: the TRL adapter under a short name; see ``gdpo.adapters.trl``."""
 
-from gdpo.adapters.trl import GDPOMixin, GDPOTrainer, GRPOConfig, GRPOTrainer, Step, attach
+from gdpo.adapters.trl import AuditCallback, GDPOMixin, GDPOTrainer, GRPOConfig, GRPOTrainer, Step, attach
 
-__all__ = ["GDPOMixin", "GDPOTrainer", "GRPOConfig", "GRPOTrainer", "Step", "attach"]
+__all__ = ["AuditCallback", "GDPOMixin", "GDPOTrainer", "GRPOConfig", "GRPOTrainer", "Step", "attach"]

@@ -26,16 +26,18 @@ import numpy as np
 import torch
 import trl
 from accelerate.utils import gather_object
-from transformers import TrainerCallback
 from trl import GRPOConfig
 
 from gdpo.adapters.metrics import step_metrics
+from gdpo.adapters.trl_audit import AuditCallback
+from gdpo.adapters.trl_guard import score_together
 from gdpo.adapters.trl_hook import check_class, check_trainer, objective_of, unique_names, version, with_environments
 from gdpo.adapters.trl_sampling import Generated, check_sampling, has_signal, resample, truncated
+from gdpo.adapters.trl_table import TableFolder, table, without_payloads
 from gdpo.core.compute import Estimate
 from gdpo.core.errors import Error
 from gdpo.objective import Objective, Progress
-from gdpo.rollouts import RolloutWriter, rollout_frame, write_frame
+from gdpo.rollouts import RolloutWriter, write_frame
 
 STATE = "gdpo_objective.json"
 """File in TRL's checkpoints: what of the objective has moved."""
@@ -49,6 +51,7 @@ class Step:
     """The optimizer step that will use it first, counted from 1."""
     prompts: list[Any]
     completions: list[Any]
+    """[B] text, or messages without their images; both empty where only an ``AuditCallback`` asked for the step."""
     lengths: list[int]
     """[B] completion tokens."""
     scores: Any
@@ -135,12 +138,14 @@ class GDPOMixin:
         self._gdpo_batch: tuple[Any, Any, Any, Any] | None = None
         self._gdpo_writer: RolloutWriter | None = None
         self._gdpo_wanted = rollouts_folder is not None or on_step is not None
+        self._gdpo_tabled: list[Step] = []
         if rollouts_folder is not None and self.accelerator.is_main_process:
             self._gdpo_writer = RolloutWriter(Path(rollouts_folder))
-            self.add_callback(_Flush(self._gdpo_writer))
+            self.add_callback(TableFolder(self._gdpo_writer))
 
     def _calculate_rewards(self: Any, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
-        scores = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)  # type: ignore[misc]
+        score = partial(super()._calculate_rewards, inputs, prompts, completions, completion_ids_list)  # type: ignore[misc]
+        scores = score_together(self, score)
         self._gdpo_batch = (scores, prompts, completions, completion_ids_list)
         return scores
 
@@ -212,8 +217,7 @@ class GDPOMixin:
             self._metrics[mode]["frac_reward_zero_std"][-1] = float(1 - has_signal(estimate).mean())
         if mode == "train":
             self.objective.observe(batch.scores, estimate, progress)
-            if self._gdpo_wanted:
-                self._gdpo_finish(batch, estimate, metrics)
+            self._gdpo_finish(batch, estimate, metrics)
         return output
 
     def _gdpo_replace_logged(self: Any, batch: Generated | None, advantages: list[float]) -> None:
@@ -229,21 +233,36 @@ class GDPOMixin:
                 column.extend(values)
 
     def _gdpo_finish(self: Any, batch: Generated, estimate: Estimate, metrics: dict[str, float]) -> None:
-        """Hand the step to the writer and to ``on_step``, on the main process."""
-        prompts, completions = gather_object(batch.prompts), gather_object(batch.completions)
+        """Hand the step to the writer, to ``on_step`` and to the audits, on the main process."""
+        audits = [one for one in self.callback_handler.callbacks if isinstance(one, AuditCallback)]
+        for one in audits:
+            one.gdpo_begin(self.objective)
+        if not self._gdpo_wanted and not audits:
+            return
+        prompts, completions = (
+            gather_object([without_payloads(text) for text in texts]) if self._gdpo_wanted else []
+            for texts in (batch.prompts, batch.completions)
+        )
         lengths = gather_object([len(sequence) for sequence in batch.ids])
         if not self.accelerator.is_main_process:
             return
         step = Step(self.state.global_step + 1, prompts, completions, lengths, batch.scores, estimate, metrics)
         if self._gdpo_writer is not None:
-            metadata = {"gdpo.framework": f"trl {trl.__version__}", "gdpo.objective": self.objective.to_yaml()}
-            make = partial(_table, step, self._gdpo_text, self._gdpo_task)
-            if self._gdpo_wait:
-                write_frame(make(), self._gdpo_writer.folder / f"step-{step.step:06d}.parquet", metadata)
-            else:
-                self._gdpo_writer.put(step.step, make, metadata)
+            self._gdpo_write(step)
         if self._gdpo_on_step is not None:
             self._gdpo_on_step(step)
+        for one in audits:
+            one.gdpo_rollouts(step)
+
+    def _gdpo_write(self: Any, step: Step) -> None:
+        # TRL may generate several times for one optimizer step (steps_per_generation); its file then holds them all.
+        self._gdpo_tabled = [one for one in self._gdpo_tabled if one.step == step.step] + [step]
+        metadata = {"gdpo.framework": f"trl {trl.__version__}", "gdpo.objective": self.objective.to_yaml()}
+        make = partial(table, self._gdpo_tabled, self._gdpo_text, self._gdpo_task)
+        if self._gdpo_wait:
+            write_frame(make(), self._gdpo_writer.folder / f"step-{step.step:06d}.parquet", metadata)
+        else:
+            self._gdpo_writer.put(step.step, make, metadata)
 
     def _save_checkpoint(self: Any, model: Any, trial: Any, *args: Any, **kwargs: Any) -> None:
         # Before TRL's own files: whoever finds those complete finds ours too.
@@ -318,27 +337,8 @@ def attach(trainer: Any, objective: Objective | None = None, **options: Any) -> 
     return trainer
 
 
-def _table(step: Step, text: bool, task: str) -> Any:
-    none = [""] * len(step.prompts)
-    return rollout_frame(
-        step=step.step, prompts=step.prompts if text else none, completions=step.completions if text else none,
-        lengths=step.lengths, names=step.estimate.names, scores=step.scores, group=step.estimate.group,
-        estimate=step.estimate, task=task,
-    )  # fmt: skip
-
-
 def _both(what: str) -> None:
     raise Error(f"objective was given beside {what}, but it holds rewards, gates and method itself")
 
 
-class _Flush(TrainerCallback):  # type: ignore[misc]
-    """Has every table on disk when training ends."""
-
-    def __init__(self, writer: RolloutWriter) -> None:
-        self.writer = writer
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.writer.flush()
-
-
-__all__ = ["GDPOMixin", "GDPOTrainer", "GRPOConfig", "GRPOTrainer", "Step", "attach", "step_metrics"]
+__all__ = ["AuditCallback", "GDPOMixin", "GDPOTrainer", "GRPOConfig", "GRPOTrainer", "Step", "attach", "step_metrics"]
