@@ -26,13 +26,13 @@ _RATE = (
     "  watch the first steps' KL and clip share, as after any rise of the learning rate"
 )
 _ENTROPY = (
-    f"entropy and KL: keep their coefficients. Neither {PAPER} nor the pull requests that brought GDPO to TRL (4785),\n"
-    "  verl (5409, 6159) and NeMo-RL (1986, 2680) report on either (read 2026-11): nothing is known, so watch entropy.\n"
+    f"entropy and KL: keep their coefficients ({PAPER}, TRL demo: beta 0.04). A search of the threads on GDPO in TRL\n"
+    "  (4785), verl (5409, 6159) and NeMo-RL (1986, 2680) found no word on entropy (2026-12): nothing is known.\n"
     f"  Keep the batch norm: {PAPER} saw runs diverge without it"
 )
 _WEIGHTS = (
     "weights: they now act on normalised rewards. One that only evened out ranges becomes 1. A weight moves a\n"
-    f"  reward's importance only among rewards about as hard; gate the easy one on the hard one first ({PAPER}, equation 8)"
+    f"  reward's importance only among rewards about as hard; else gate the easy one on the hard one ({PAPER}, eq. 8)"
 )
 
 
@@ -42,7 +42,8 @@ def _batch(groups: float | None, size: int | None, processes: bool) -> str:
         found = f" here {groups:g} groups of {size}{' a process' if processes else ''};"
     said = f"batch and group size: keep them;{found} the batch norm is over all groups of one batch"
     if groups is not None and groups <= 1 and not processes:
-        said += ".\n  In one group alone it takes back what GDPO told apart: take method=mo_grpo, which has none, or a larger batch"
+        said += ".\n  In one group alone it takes back what GDPO told apart: "
+        said += "take method=mo_grpo, which has none, or a larger batch"
     else:
         said += f" ({PAPER}: 512\n  rollouts); in a batch of a few groups one odd group sets the scale of all"
     return said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ LAUNCH = "python -m gdpo.adapters.nemo_rl examples/run_grpo.py --config {config}
 
 def recognises(text: str) -> bool:
     """Whether a config is NeMo-RL's: YAML with its estimator, or one that inherits from its GRPO configs."""
-    return "adv_estimator:" in text or ("grpo:" in text and "num_generations_per_prompt" in text)
+    own = re.search(r"^grpo\s*:", text, re.MULTILINE) and re.search(
+        r"adv_estimator|num_(generations|prompts)_per_", text
+    )
+    return bool(own or re.search(r"^defaults\s*:.*\b(grpo|gdpo)[\w-]*\.yaml", text, re.MULTILINE))
 
 
 def check(path: Path | None, workers: bool, strict: bool = True) -> Iterator[Check]:
@@ -100,8 +104,8 @@ def _around(config: Mapping[str, Any], size: int | None) -> Iterator[Check]:
         yield Check("wrong", f"config: num_generations_per_prompt is {size}: a group of one has advantage 0")
     if at(config, "data.default.env_name") == "math":
         yield Check("note", "config: the environment 'math' gives one reward; gdpo needs components, as "
-                    "math_multi_reward gives them (a batch without any is an error)", "data.default.env_name: math_multi_reward  # and "
-                    "env.math_multi_reward in place of env.math")  # fmt: skip
+                    "math_multi_reward gives them (a batch without any is an error)",
+                    "data.default.env_name: math_multi_reward  # and env.math_multi_reward for env.math")  # fmt: skip
     for entry in interpolated(
         config, "grpo.adv_estimator.name", "grpo.num_generations_per_prompt", "grpo.num_prompts_per_step"
     ):

@@ -153,8 +153,9 @@ def _beside(config: Mapping[str, Any]) -> Iterator[Check]:
             "note", "config: loss_type dr_grpo is about the loss's length; Dr. GRPO's advantage is method='grpo_no_std'"
         )
     if config.get("mask_truncated_completions") is True:
-        yield Check("note", "config: mask_truncated_completions takes truncated completions out of the loss, not "
-                    "out of the mean and spread of their group", "GDPOTrainer(..., exclude_truncated=True)")  # fmt: skip
+        yield Check("note", "config: mask_truncated_completions takes truncated ones out of the loss, "
+                    "not out of the mean and spread of their group",
+                    "GDPOTrainer(..., exclude_truncated=True)")  # fmt: skip
 
 
 def check_environment() -> Iterator[Check]:

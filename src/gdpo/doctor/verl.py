@@ -29,7 +29,7 @@ INSTALL = "install gdpo in this environment (pip install gdpo), or set VERL_USE_
 
 def recognises(text: str) -> bool:
     """Whether a config is verl's: YAML with its sections, or a script that launches it."""
-    return "verl.trainer" in text or bool(re.search(r"actor_rollout_ref|algorithm[.:]\s*(adv_estimator|gdpo)", text))
+    return "verl.trainer" in text or bool(re.search(r"actor_rollout_ref|algorithm[.:][\s{]*(adv_estimator|gdpo)", text))
 
 
 def check(path: Path | None, workers: bool, strict: bool = True) -> Iterator[Check]:
@@ -96,9 +96,9 @@ def _without_block(config: Mapping[str, Any], kind: str, size: int | None) -> It
     lines = f"algorithm.adv_estimator=gdpo '+algorithm.gdpo.rewards=[{names}]'"
     if listed and isinstance(given, list):
         if len(given) != len(known):
-            yield Check("wrong", f"config: {len(given)} gdpo_reward_weights for {len(known)} gdpo_reward_keys: verl 0.9 stops "
-                        "with an IndexError where there are too few and drops the last where there are too many, without a "
-                        "word (verl-project/verl pull request 7965)")  # fmt: skip
+            yield Check("wrong", f"config: {len(given)} gdpo_reward_weights for {len(known)} gdpo_reward_keys: verl "
+                        "0.9 stops with an IndexError where there are too few and drops the last without a word where "
+                        "there are too many (verl-project/verl pull request 7965)")  # fmt: skip
         pairs = ", ".join(f"{name}: {weight}" for name, weight in zip(known, given, strict=False))
         lines += f" '+algorithm.gdpo.weights={{{pairs}}}'"
     lines += "\n(NAMES as compute_score returns them)" if not listed else "\nand remove algorithm.gdpo_reward_*"
@@ -109,11 +109,11 @@ def _without_block(config: Mapping[str, Any], kind: str, size: int | None) -> It
         said = "config: adv_estimator is 'gdpo' without algorithm.gdpo: that is verl's own gdpo"
         wrong = ", whose advantages ties, missing rewards and response length change; set"
         if kind == "v1":
-            wrong = (", which stops on the v1 trainer with KeyError 'prompts' (verl's own page, docs/algo/gdpo.md, names "
-                     "RayPPOTrainer, trainer.use_v1=False, as its supported path); set")  # fmt: skip
+            wrong = (", which stops on the v1 trainer with KeyError 'prompts' (verl's own page, docs/algo/gdpo.md, "
+                     "names RayPPOTrainer, trainer.use_v1=False, as its supported path); set")  # fmt: skip
         yield Check("wrong", said + wrong, lines)
     if at(config, "algorithm.norm_adv_by_std_in_grpo") is False:
-        yield Check("note", "config: norm_adv_by_std_in_grpo=False (Dr. GRPO's advantage) is not read by gdpo; it is a method",
+        yield Check("note", "config: norm_adv_by_std_in_grpo=False (Dr. GRPO) is not read by gdpo: it is a method",
                     "+algorithm.gdpo.method=grpo_no_std  # or the default, gdpo")  # fmt: skip
     prompts = whole(config, "data.train_batch_size")
     yield what_stays(prompts, size)
@@ -122,8 +122,8 @@ def _without_block(config: Mapping[str, Any], kind: str, size: int | None) -> It
 def _around(config: Mapping[str, Any], size: int | None) -> Iterator[Check]:
     """Settings outside the block that it depends on."""
     if size is not None and size < 2:
-        yield Check("wrong", f"config: actor_rollout_ref.rollout.n is {size}: a group of one has advantage 0 (verl's own "
-                    "estimators let its raw reward through)", "actor_rollout_ref.rollout.n=8")  # fmt: skip
+        yield Check("wrong", f"config: actor_rollout_ref.rollout.n is {size}: a group of one has advantage 0 (verl's "
+                    "own estimators let its raw reward through)", "actor_rollout_ref.rollout.n=8")  # fmt: skip
     elif at(config, "actor_rollout_ref") is not None and at(config, "actor_rollout_ref.rollout.n") is None:
         yield Check("note", "config: actor_rollout_ref.rollout.n is not set here; verl's default is 1, a group of one, "
                     "which has advantage 0", "actor_rollout_ref.rollout.n=8")  # fmt: skip
