@@ -158,7 +158,7 @@ def _block(estimator: Mapping[str, Any]) -> Iterator[Check]:
         settings = read_settings(estimator)
     except Error as error:
         if unknown(estimator["gdpo"]):
-            yield Check("note", f"config: {WHERE} holds values that are known to the run only, so it was not checked")
+            yield Check("note", f"config: {WHERE} holds values known to the run only, so it was not checked")
         else:
             yield Check("wrong", f"config: {error}")
         return

@@ -65,9 +65,7 @@ def _with_block(config: Mapping[str, Any], kind: str) -> Iterator[Check]:
         settings = Settings.from_config(config)
     except Error as error:
         if unknown(at(config, "algorithm.gdpo")):
-            yield Check(
-                "note", "config: algorithm.gdpo holds values that are known to the run only, so it was not checked"
-            )
+            yield Check("note", "config: algorithm.gdpo holds values known to the run only, so it was not checked")
         else:
             yield Check("wrong", f"config: {error}")
         return

@@ -73,7 +73,8 @@ def open_dump(
     summary = Summary(format=layout.label, rewards=list(columns.rewards))
     framework, settings = layout.framework, _settings(head)
     if layout.label == "gdpo" and head.metadata.get("gdpo.framework"):
-        framework = _framework(head.metadata["gdpo.framework"])
+        own = (sources[0].path.parent.parent / "run.json").is_file()  # of `gdpo train`: its recipe is what to change
+        framework = "gdpo" if own else _framework(head.metadata["gdpo.framework"])
     known = keys_of(head.records) | set(columns.standard.values()) | set(columns.rewards.values())
     plan = Plan(
         sources, layout, columns, head_keys=known, damaged=damaged, notes=[*notes, *left, *_said(layout, columns)],
