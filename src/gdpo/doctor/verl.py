@@ -128,7 +128,12 @@ def _around(config: Mapping[str, Any], size: int | None) -> Iterator[Check]:
     parents = config.get("defaults")
     if parents:
         listed = [str(p) for p in parents if p != "_self_"] if isinstance(parents, list) else [str(parents)]
-        yield Check("note", f"config: what it inherits from {', '.join(listed)} is not read here")
+        there = "pkg://verl.trainer.config" in str(at(config, "hydra.searchpath"))
+        yield Check(
+            "note", f"config: what it inherits from {', '.join(listed)} is not read here",
+            "" if there else "hydra: {searchpath: [pkg://verl.trainer.config]}  # where Hydra looks for verl's own, "
+            "outside verl's folder",
+        )  # fmt: skip
     for entry in interpolated(
         config, "algorithm.adv_estimator", "actor_rollout_ref.rollout.n", "data.train_batch_size"
     ):
