@@ -364,3 +364,53 @@ def test_completions_need_not_be_the_first_argument():
 
     objective = Objective(trl_style=trl_style, another_name=another_name)
     assert objective.score(["a", "bb"], prompts=["x", "yyy"]).tolist() == [[2, 1], [5, 2]]
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("method", ["gdpo", "mo_grpo", "saw", "dara", "gd2po", "rvpo"])
+def test_every_level_tied(library, method):
+    """All rewards inside levels and nothing varies in a batch: advantages of 0, and the objective can be built."""
+    objective = Objective(a=Reward(constant(1)), b=Reward(constant(1), weight=-1), c=Reward(constant(1)), method=method,
+                          levels={"one": ["a", "b"], "two": ["c"]})  # fmt: skip
+    scores = np.repeat([[0.7, 0.1, NAN], [1.0, 0.3, 0.3]], 4, axis=0)
+    moving = scores.copy()
+    moving[0, 0] = 1.0
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        scores, moving = torch.tensor(scores), torch.tensor(moving)
+    estimate = objective.advantages(scores, 4)
+    assert np.asarray(estimate.advantages).tolist() == [0.0] * 8
+    assert not np.asarray(estimate.contributions).any()
+    assert not np.asarray(estimate.live).any()
+    assert not np.asarray(objective.advantages(scores, 4, method="grpo").advantages).any()
+    assert np.asarray(objective.advantages(moving, 4).advantages)[:4].any()
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("levels", [None, {"both": ["a", "b"]}])
+def test_schedules_that_are_0_for_a_time(library, levels):
+    """A curriculum may begin with nothing: advantages of 0 until a weight rises."""
+    objective = Objective(
+        a=Reward(constant(1), weight=ramp(0, 1, steps=10, begin=5)), b=Reward(constant(1), weight=0), levels=levels
+    )
+    scores = np.array([[1.0, 0.0], [0.0, NAN], [1.0, 1.0], [1.0, 0.0]])
+    if library == "torch":
+        scores = pytest.importorskip("torch").tensor(scores, dtype=pytest.importorskip("torch").float32)
+    for step, moves in ((0, False), (5, False), (6, True), (100, True)):
+        estimate = objective.advantages(scores, 2, Progress(step))
+        assert np.isfinite(np.asarray(estimate.advantages)).all()
+        assert bool(np.asarray(estimate.advantages).any()) == moves
+        assert type(estimate.advantages) is type(scores)
+        assert bool(np.asarray(estimate.weights).any()) == moves
+    for method in gdpo.core.estimators.METHODS:
+        if method != "sa_mrpo":
+            assert not np.asarray(objective.advantages(scores, 2, method=method).advantages).any()
+
+
+def test_constant_weights_of_0_are_a_mistake():
+    for levels in (None, {"both": ["a", "b"]}):
+        with pytest.raises(gdpo.Error, match="every weight is 0"):
+            Objective(a=Reward(constant(1), weight=0), b=Reward(constant(1), weight=0.0), levels=levels)
+    for weights in ([0, 0], (0.0, 0.0), {"a": 0, "b": 0}, np.zeros(2)):
+        with pytest.raises(gdpo.Error, match="every weight is 0"):
+            gdpo.advantages({"a": [1, 0], "b": [0, 1]}, 2, weights=weights)

@@ -24,7 +24,7 @@ from gdpo.core.inputs import nearest
 from gdpo.expressions import Condition
 from gdpo.levels import NORMALISE_FIRST, check_levels, level_weights
 from gdpo.rewards.scoring import named, score_matrix
-from gdpo.weights import Progress, Schedule, as_schedule
+from gdpo.weights import Progress, Schedule, as_schedule, constant
 
 _SETTINGS = ("weight", "given", "failing", "range", "floor", "scale", "reward", "args")
 _KEYS = ("method", "options", "levels", "rewards")
@@ -72,7 +72,8 @@ class Objective:
         rewards: name = ``Reward`` (or a reward function, with weight 1).
 
     Raises:
-        Error: no reward, an unknown method, a gate that names no reward, a weight that is no number.
+        Error: no reward, an unknown method, a gate that names no reward, a weight that is no number, constant weights
+            that are all 0.
     """
 
     def __init__(
@@ -106,6 +107,8 @@ class Objective:
             for other in gate.names:
                 if other not in self.rewards:
                     raise Error(f"the gate of {name!r} names {other!r}, which is no reward{nearest(other, self.names)}")
+        if all(isinstance(weight, constant) and weight.weight == 0 for weight in self.weights.values()):
+            raise Error("every weight is 0, but at least one reward must count")
         self._set_scales()
         self.levels = check_levels(levels, self.names, known)
         self._check_options()
@@ -164,7 +167,9 @@ class Objective:
         known = method_of(method or self.method)
         options = {k: v for k, v in self.options.items() if method is None or k in COMMON or k in known.options}
         gated = self.gate(scores)
-        if self.levels and known.family == NORMALISE_FIRST:
+        if not any(weights):  # schedules that are 0 at this step: every advantage is 0
+            weights = namespace(gated).where(gated == gated, 0.0, 0.0)
+        elif self.levels and known.family == NORMALISE_FIRST:
             weights = level_weights(self.levels, gated, groups, weights, self.names, {**options, **inputs})
         return estimate(gated, groups, known.name, weights, names=self.names, bounds=self.bounds(), **options, **inputs)
 

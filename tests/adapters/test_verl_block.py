@@ -319,6 +319,21 @@ def test_groups_without_signal():
     assert judge({"weights": {"a": 1, "b": 1}})[0] == {"tied", "missing", "learns"}  # they cancel: no signal indeed
     assert judge({"weights": {"a": 1, "b": 1}, "filter": "a"})[0] == {"tied", "missing", "side"}
     assert judge({"weights": {"a": 1, "b": 0.5}})[1] == {1.25: 1, 1.0: 1}
+    levels = {"one": ["a"], "two": {"rewards": ["b"], "weight": 0.5}}
+    assert judge({"rewards": ["a", "b"], "levels": levels})[0] == {"tied", "missing"}
+    later = {"schedule": "ramp", "start": 0, "end": 1, "steps": 10}
+    assert judge({"weights": {"a": later, "b": later}})[0] == set()  # nothing teaches yet: dropping all would never end
+
+
+def test_a_step_without_any_weight_and_with_all_levels_tied():
+    """Both give advantages of 0 and metrics, and the run goes on."""
+    later = {"schedule": "ramp", "start": 0, "end": 1, "steps": 10}
+    levels = {"all": ["a", "b"]}
+    for block, scores in (({"weights": {"a": later, "b": later}}, SCORES),
+                          ({"rewards": ["a", "b"], "levels": levels}, [[1, 0.5]] * 4)):  # fmt: skip
+        found, metrics = advance(session(block), scores)
+        assert not found.any()
+        assert metrics["gdpo/rewards/a/mean"] == np.mean([row[0] for row in scores])
 
 
 RUN = """

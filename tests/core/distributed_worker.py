@@ -120,7 +120,7 @@ def check_error(rank, size):
         ("nonsense" if last else rewards, ids, {}),
         (rewards, ids, {"method": "sa_mrpo"}),
         (rewards, ids, {"method": "rvpo", "kappa": -1}),
-        (rewards, ids, {"weights": np.zeros((48, 3))}),
+        (rewards, ids, {"weights": [0.0, 0.0, 0.0]}),
         (rewards, ids, {"include": [True] if last else [True] * 48}),
     ]
     for values, groups, options in tries:
@@ -131,6 +131,10 @@ def check_error(rank, size):
         except gdpo.Error as error:
             said.append(str(error))
         assert time.perf_counter() - start < 10
+    tied = distributed.estimate(rewards, ids, weights=np.zeros((48, 3)))  # by rollout they may all be 0
+    assert not np.asarray(tied.contributions).any()
+    mixed = distributed.advantages(rewards, ids + 100 * rank, weights=np.full((48, 3), float(last)))
+    assert np.asarray(mixed).any() == last
     found = distributed.advantages(rewards, ids + 100 * rank)  # and the ranks still agree
     return {"said": said, "after": float(np.abs(found).sum())}
 

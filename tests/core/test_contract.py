@@ -51,6 +51,22 @@ def test_constant_groups_get_exactly_zero(method, library, dtype, batch_norm):
         assert (found[len(alone) :] != 0).any()
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("method", ALL)
+def test_weights_by_rollout_may_all_be_0_in_a_batch(method, library):
+    """Levels and confidences can come to nothing in a batch: that gives 0, and the norm of a stream goes on."""
+    rewards = make([[1, 0], [0, NAN], [1, 1], [0, 1]], library)
+    nothing, norm = make(np.zeros((4, 2)), library), gdpo.RunningNorm()
+    for options in ({}, {"eps": 0.0}, {"running": norm}, {"baseline": "leave-one-out", "clip": 1.0}):
+        found = gdpo.estimate(rewards, 2, method, nothing, **options, **extra(method))
+        assert numbers(found.advantages).tolist() == [0.0] * 4
+        assert not numbers(found.contributions).any()
+        assert numbers(found.weights).shape == (4, 2)
+    after = numbers(gdpo.advantages(rewards, 2, method, nothing + 1.0, running=norm, **extra(method)))
+    assert np.isfinite(after).all()
+    assert after.any()
+
+
 @pytest.mark.parametrize("method", ALL)
 def test_a_tied_reward_contributes_nothing_beside_a_live_one(method):
     found = gdpo.estimate(make([[0.7, 1], [0.7, 0], [0.7, 1]] * 3), 3, method, **extra(method))

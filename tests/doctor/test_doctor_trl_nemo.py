@@ -45,10 +45,12 @@ def test_nemo_rl_configs(folder):
     assert nemo_rl.recognises(CHILD)
     config = nemo_rl.read_config(folder / "child.yaml")
     assert config["grpo"]["num_generations_per_prompt"] == 16
-    [(state, text)] = said(nemo_rl.check_config(config, "child.yaml"))
+    (state, text), (stays, _) = said(nemo_rl.check_config(config, "child.yaml"))
     assert state == "wrong"
+    assert stays == "note"
     assert "NeMo-RL's own gdpo" in text
-    [(state, text)] = said(nemo_rl.check_config(nemo_rl.read_config(folder / "grpo_math_1B.yaml"), "x"))
+    (state, text), _ = said(nemo_rl.check_config(nemo_rl.read_config(folder / "grpo_math_1B.yaml"), "x"))
+    assert state == "note"
     assert "by the sum of the rewards" in text
 
 
@@ -63,7 +65,7 @@ def test_nemo_rl_configs(folder):
         ({"name": "gdpo", "gdpo": {"method": "dvao"}}, ["ok", "note"], "'dvao' of all components"),
         ({"name": "grpo", "gdpo": {}}, ["wrong"], "name is 'grpo' beside"),
         ({"name": "gdpo", "reward_weights": [1, 2], "gdpo": {}}, ["wrong"], "alphabetical"),
-        ({"name": "gdpo", "reward_weights": [1, 2]}, ["wrong"], "alphabetical.*7428"),
+        ({"name": "gdpo", "reward_weights": [1, 2]}, ["wrong", "note"], "alphabetical.*7428"),
         ({"name": "gdpo", "gdpo": {"gate": {}}}, ["wrong"], "did you mean 'gates'"),
     ],
 )
@@ -108,11 +110,12 @@ def test_trl_configs(tmp_path):
     assert not nemo_rl.recognises(TRL)
     (tmp_path / "grpo.yaml").write_text(TRL)
     checks = list(trl.check(tmp_path / "grpo.yaml", False))
-    assert [check.state for check in checks] == ["note", "ok"]
+    assert [check.state for check in checks] == ["note", "note", "ok"]
     assert "GDPOTrainer" in checks[0].remedy
+    assert "learning rate: keep it" in checks[1].remedy
     wrong = said(trl.check_config({"reward_funcs": ["a"], "reward_weights": [1, 2], "num_generations": 1,
                                    "scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"}))  # fmt: skip
-    assert [state for state, _ in wrong] == ["wrong", "note", "note", "wrong"]
+    assert [state for state, _ in wrong] == ["note", "wrong", "wrong", "note", "note", "note"]
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(gdpo.Error, match="holds list"):
         list(trl.check(tmp_path / "list.yaml", False))

@@ -172,7 +172,10 @@ class Session:
         if self.settings.kl == "reward":  # not known yet, so it tells no rollouts apart
             scores = np.column_stack([scores, np.full(len(scores), math.nan)])
         names, code = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
-        found = self.objective.advantages(scores, code, self.progress())
+        progress = self.progress()
+        if not any(schedule.value(progress) for schedule in self.objective.weights.values()):
+            return {}  # schedules that are 0 at this step: no group teaches, and verl would sample for ever
+        found = self.objective.advantages(scores, code, progress)
         if self.settings.filter == "combined":
             moves = np.asarray(found.combined) != 0
         else:

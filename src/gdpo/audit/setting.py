@@ -65,6 +65,8 @@ class Setting:
             for name in self.names
         }  # fmt: skip
         levels = self.levels if known.family == NORMALISE_FIRST else None
+        if self.moving and not any(self.weight_list()):  # schedules that begin at 0: the dump's own weights count
+            rewards = {name: replace(reward, weight=1.0) for name, reward in rewards.items()}
         return Objective(method=self.method, options=self.usable_options(), levels=levels, **rewards)
 
     def weight(self, name: str) -> float:
@@ -99,7 +101,7 @@ class Setting:
             for name, column in zip(self.names, columns, strict=True)
         ]
         matrix = np.stack(filled, 1)
-        return [float(w) for w in matrix[0]] if (matrix == matrix[0]).all() else matrix
+        return [float(w) for w in matrix[0]] if (matrix == matrix[0]).all() and matrix.any() else matrix
 
     def estimate(self, chunk: Chunk, gated: Floats | None = None) -> Estimate:
         """Advantages of the chunk's rollouts and their parts, a step at a time."""

@@ -150,8 +150,17 @@ class Run:
         self.batch = self._batch()
 
     def _check_weights(self) -> None:
-        if self.rewards.shape[0] and all(weight.active is False for weight in self.weights):
+        """Weights [R] that are all 0 are a mistake; weights [B, R] can be, where what makes them (levels, schedules,
+        confidences) found nothing in this batch: every advantage is then 0."""
+        if not self.rewards.shape[0] or any(weight.active is not False for weight in self.weights):
+            return
+        if not self._by_rollout():
             raise Error("every weight is 0, but at least one reward must count")
+        self.weights = [weight._replace(active=True) for weight in self.weights]  # methods always have a reward to read
+
+    def _by_rollout(self) -> bool:
+        """Whether the weights are [B, R]."""
+        return bool(self.weights) and not any(isinstance(weight.value, float) for weight in self.weights)
 
     def _batch(self) -> Batch:
         return Batch(

@@ -120,7 +120,7 @@ class _SharedRun(Run):
             "options": json.dumps({**same, **self.own}, sort_keys=True, default=str), "ids": ids,
             "labels": None if labels is None else _texts(labels, rows, "batch_ids"),
             "rollouts": None if rollouts is None else _texts(rollouts, rows, "rollouts"),
-            "signs": [_signs(weight) for weight in self.weights],
+            "signs": [_signs(weight) for weight in self.weights], "by_rollout": self._by_rollout(),
         }  # fmt: skip
 
     def _join(self, headers: list[dict[str, Any]]) -> None:
@@ -160,7 +160,9 @@ class _SharedRun(Run):
         self.groups = handle
         self.weights = [_agreed(w, k, self.names[k], headers) for k, w in enumerate(self.weights)]
         if all(weight.active is False for weight in self.weights):
-            raise Error("every weight is 0 on every rank, but at least one reward must count")
+            if not any(header["by_rollout"] for header in headers):
+                raise Error("every weight is 0 on every rank, but at least one reward must count")
+            self.weights = [weight._replace(active=True) for weight in self.weights]
         self.batch = self._batch()
 
     def _label_names(self) -> list[str]:

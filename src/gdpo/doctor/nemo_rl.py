@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gdpo.adapters import nemo_rl_hooks
 from gdpo.adapters.nemo_rl_config import WHERE, read_settings
 from gdpo.core.errors import Error
-from gdpo.doctor.base import Check, read_text
+from gdpo.doctor.advice import what_stays
+from gdpo.doctor.base import Check, not_installed
+from gdpo.doctor.settings import at, interpolated, read_mapping, resolve, unknown, whole
 from gdpo.weights import Progress
 
 WHAT = "NeMo-RL of 2026-08: its estimator has the shape that gdpo replaces, grpo.adv_estimator in CONFIG"
@@ -21,13 +22,23 @@ LAUNCH = "python -m gdpo.adapters.nemo_rl examples/run_grpo.py --config {config}
 
 def recognises(text: str) -> bool:
     """Whether a config is NeMo-RL's: YAML with its estimator, or one that inherits from its GRPO configs."""
-    return "adv_estimator:" in text or ("grpo:" in text and "num_generations_per_prompt" in text)
+    own = re.search(r"^grpo\s*:", text, re.MULTILINE) and re.search(
+        r"adv_estimator|num_(generations|prompts)_per_", text
+    )
+    return bool(own or re.search(r"^defaults\s*:.*\b(grpo|gdpo)[\w-]*\.yaml", text, re.MULTILINE))
 
 
-def check(path: Path | None, workers: bool) -> Iterator[Check]:
+def check(path: Path | None, workers: bool, strict: bool = True) -> Iterator[Check]:
     """The config, then the environment. There is nothing to look at in workers: estimators bring themselves."""
     if path is not None:
-        yield from check_config(read_config(path), str(path))
+        config, absent = inherited(path)
+        if absent:
+            yield Check("note", f"config: what it inherits from {', '.join(absent)} is not beside it, so not read")
+        yield from check_config(config, str(path))
+    note = None if strict else not_installed("NeMo-RL", "nemo_rl")
+    if note is not None:
+        yield note
+        return
     yield from check_environment()
 
 
@@ -37,41 +48,68 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         Error: a file that cannot be read, or no mapping.
     """
-    try:
-        config = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        raise Error(f"the config {path} is no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(config, dict):
-        raise Error(f"the config {path} holds {type(config).__name__}, but a mapping was expected")
+    return inherited(path)[0]
+
+
+def inherited(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """``read_config``, and the names of the parents that are not there."""
+    absent: list[str] = []
+    return resolve(_read(path, absent, ())), absent
+
+
+def _read(path: Path, absent: list[str], children: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in children:
+        raise Error(f"the config {path} inherits from itself")
+    config = read_mapping(path)
     parents = config.pop("defaults", None) or []
     merged: dict[str, Any] = {}
     for parent in [parents] if isinstance(parents, str) else parents:
-        if isinstance(parent, str) and (path.parent / parent).is_file():
-            merged = _merge(merged, read_config(path.parent / parent))
+        if not isinstance(parent, str) or parent == "_self_":
+            continue
+        if (path.parent / parent).is_file():
+            merged = _merge(merged, _read(path.parent / parent, absent, (*children, path.resolve())))
+        else:
+            absent.append(parent)
     return _merge(merged, config)
 
 
 def check_config(config: Mapping[str, Any], name: str) -> Iterator[Check]:
     """What the config asks for, what is wrong in it today, and the lines to change."""
-    grpo = config.get("grpo") or {}
-    estimator = grpo.get("adv_estimator") or {}
+    at(config, "grpo.any")
+    at(config, "grpo.adv_estimator.any")
+    estimator = at(config, "grpo.adv_estimator") or {}
+    size, prompts = whole(config, "grpo.num_generations_per_prompt"), whole(config, "grpo.num_prompts_per_step")
     if estimator.get("gdpo") is None:
-        yield _without_block(estimator, name)
+        yield from _without_block(config, estimator, name, size)
     elif estimator.get("name") != "gdpo":
         yield Check("wrong", f"config: grpo.adv_estimator.name is {estimator.get('name')!r} beside its block gdpo, "
                     "which is an error at start-up", "grpo.adv_estimator.name: gdpo")  # fmt: skip
     else:
         yield from _block(estimator)
-    if (grpo.get("reward_scaling") or {}).get("enabled"):
+    yield from _around(config, size)
+    if estimator.get("gdpo") is None:
+        yield what_stays(prompts, size)
+
+
+def _around(config: Mapping[str, Any], size: int | None) -> Iterator[Check]:
+    """Settings outside the block that it depends on."""
+    if at(config, "grpo.reward_scaling.enabled"):
         yield Check("note", "config: reward_scaling clamps every component to one range before gdpo sees it",
                     "grpo.reward_scaling.enabled: false")  # fmt: skip
-    if grpo.get("use_dynamic_sampling"):
+    if at(config, "grpo.use_dynamic_sampling"):
         yield Check("note", "config: use_dynamic_sampling drops groups whose summed reward has no spread; three "
                     "rewards, or unequal weights, still teach from some of them",
                     "grpo.use_dynamic_sampling: false")  # fmt: skip
-    size = grpo.get("num_generations_per_prompt")
-    if size is not None and int(size) < 2:
+    if size is not None and size < 2:
         yield Check("wrong", f"config: num_generations_per_prompt is {size}: a group of one has advantage 0")
+    if at(config, "data.default.env_name") == "math":
+        yield Check("note", "config: the environment 'math' gives one reward; gdpo needs components, as "
+                    "math_multi_reward gives them (a batch without any is an error)",
+                    "data.default.env_name: math_multi_reward  # and env.math_multi_reward for env.math")  # fmt: skip
+    for entry in interpolated(
+        config, "grpo.adv_estimator.name", "grpo.num_generations_per_prompt", "grpo.num_prompts_per_step"
+    ):
+        yield Check("note", f"config: {entry} is known to the run only, so it was not checked")
 
 
 def check_environment() -> Iterator[Check]:
@@ -90,25 +128,39 @@ def check_environment() -> Iterator[Check]:
     yield Check("ok", f"NeMo-RL {nemo_rl_hooks.version()} has the estimator that gdpo replaces")
 
 
-def _without_block(estimator: Mapping[str, Any], name: str) -> Check:
-    weights = estimator.get("reward_weights")
-    says = "trains by NeMo-RL's own gdpo" if estimator.get("name") == "gdpo" else "trains by the sum of the rewards"
-    if weights is not None:
+def _without_block(
+    config: Mapping[str, Any], estimator: Mapping[str, Any], name: str, size: int | None
+) -> Iterator[Check]:
+    own, weights = estimator.get("name") == "gdpo", estimator.get("reward_weights")
+    says = "trains by NeMo-RL's own gdpo" if own else "trains by the sum of the rewards"
+    if own and weights is not None:
         says += f"; reward_weights={weights} go to the rewards in the alphabetical order of their names"
-    if estimator.get("name") == "gdpo" and estimator.get("use_leave_one_out_baseline", True):
+    loo = at(config, "grpo.use_leave_one_out_baseline") if not estimator else None
+    if own and estimator.get("use_leave_one_out_baseline", loo is not False) is True:
         says += "; its leave-one-out spread makes 7428 of seven 0.3 and one 1.0 (2026-08)"
-    return Check(
-        "wrong", f"config: no {WHERE}: {says}. Only the advantage changes; learning rate, batch and group size stay",
-        "grpo:\n  adv_estimator:\n    name: gdpo\n    gdpo: {weights: {correctness: 1.0, format: 0.5}}  # by name\n"
-        f"launch: {LAUNCH.format(config=name)}",
+        if size == 2:
+            says += ", and in groups of two it normalises nothing"
+    yield Check(
+        "wrong" if own else "note", f"config: no {WHERE}: {says}. Only the advantage changes; set",
+        "grpo:\n  adv_estimator:\n    name: gdpo\n    use_leave_one_out_baseline: false\n"
+        "    gdpo: {weights: {correctness: 1.0, format: 0.5}}  # by name"
+        + ("; and remove reward_weights" if weights is not None else "")
+        + f"\nlaunch: {LAUNCH.format(config=name)}",
     )  # fmt: skip
+    if at(config, "grpo.use_gdpo") is not None or (not estimator and at(config, "grpo.normalize_rewards") is not None):
+        yield Check("wrong", "config: grpo.normalize_rewards and the like stand outside adv_estimator: the config "
+                    "is of a NeMo-RL before the estimators, which has no hook for gdpo",
+                    "take NeMo-RL 0.6 (2026-08) or newer")  # fmt: skip
 
 
 def _block(estimator: Mapping[str, Any]) -> Iterator[Check]:
     try:
         settings = read_settings(estimator)
     except Error as error:
-        yield Check("wrong", f"config: {error}")
+        if unknown(estimator["gdpo"]):
+            yield Check("note", f"config: {WHERE} holds values known to the run only, so it was not checked")
+        else:
+            yield Check("wrong", f"config: {error}")
         return
     if settings.objective is None:
         yield Check(

@@ -75,7 +75,8 @@ def open_dump(
     summary = Summary(format=layout.label, rewards=list(columns.rewards))
     framework, settings = layout.framework, _settings(head)
     if layout.label == "gdpo" and head.metadata.get("gdpo.framework"):
-        framework = _framework(head.metadata["gdpo.framework"])
+        own = (sources[0].path.parent.parent / "run.json").is_file()  # of `gdpo train`: its recipe is what to change
+        framework = "gdpo" if own else _framework(head.metadata["gdpo.framework"])
     numbers = _numbers(sources)
     if only is not None:
         kept = [at for at, source in enumerate(sources) if source.path in only]
