@@ -35,6 +35,7 @@ from gdpo.core.compute import Estimate
 from gdpo.core.errors import Error
 from gdpo.objective import Objective, Progress
 from gdpo.rollouts import RolloutWriter, rollout_frame
+from gdpo.rollouts.nemo_rl import split_content
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Pending:
 
     parts: list[Part] = field(default_factory=list)
     content: list[Any] | None = None
-    """Text of each rollout (prompt and completion in one), from NeMo-RL's own JSONL."""
+    """Texts of each rollout, message by message, from NeMo-RL's own JSONL."""
 
 
 class GDPOAdvantageEstimator:
@@ -213,14 +214,14 @@ def group_ids(prompts: Any) -> Any:
 def _table(step: int, parts: list[Part], content: list[Any] | None, task: str) -> pl.DataFrame:
     """A step's rollouts; groups of different chunks are different groups."""
     total, frames, groups, start = sum(len(part.scores) for part in parts), [], 0, 0
-    # NeMo-RL logs each rollout as one text, so prompts cannot be told from completions.
     texts = content if content is not None and len(content) == total else [""] * total
+    prompts, completions = zip(*map(split_content, texts), strict=True)
     for part in parts:
         count = len(part.scores)
         frame = rollout_frame(
-            step=step, prompts=[""] * count, completions=texts[start : start + count], lengths=part.lengths,
-            names=part.estimate.names, scores=part.scores, group=np.asarray(part.estimate.group) + groups,
-            estimate=part.estimate, task=task,
+            step=step, prompts=prompts[start : start + count], completions=completions[start : start + count],
+            lengths=part.lengths, names=part.estimate.names, scores=part.scores,
+            group=np.asarray(part.estimate.group) + groups, estimate=part.estimate, task=task,
         )  # fmt: skip
         frames.append(frame)
         start, groups = start + count, groups + len(part.estimate.live)
