@@ -186,7 +186,8 @@ def write_slime(folder, method, text):
         order, infos = np.random.default_rng(step).permutation(ROWS), missing(step)
         samples = [
             SimpleNamespace(group_index=int(row) // SIZE, prompt=f"p{step}-{row // SIZE}", response=COMPLETIONS[row],
-                            response_length=LENGTHS[row], reward=infos[row], remove_sample=False)
+                            response_length=LENGTHS[row], reward=infos[row],
+                            remove_sample=not LENGTHS[row])
             for row in order
         ]  # fmt: skip
         slime.post_process(args, samples)
@@ -203,6 +204,28 @@ def test_the_same_scores_get_the_same_audit(name, method, text, tmp_path, capsys
     check_same(tmp_path / "rollouts", reference(tmp_path / "want", method, text=text), capsys)
     frame = pl.read_parquet(tmp_path / "rollouts" / "step-000002.parquet").filter(pl.col("completion") == "ccccc")
     assert set(frame["prompt"]) == ({f"p2-{k}" for k in (1, 2, 4, 6)} if text else set())
+
+
+@pytest.mark.parametrize("name", ["nemo_rl", "slime"])
+def test_rollouts_that_were_left_out(name, tmp_path, capsys, monkeypatch):
+    """A rollout without a token in the loss (or removed) moved nothing, and moves nothing in the audit."""
+    out = [2, 9, 10]
+    planted = scores
+
+    def without(step):
+        table = planted(step)
+        table[out] = np.nan
+        return table
+
+    length = [0 if row in out else tokens for row, tokens in enumerate(LENGTHS)]
+    monkeypatch.setattr("test_tables.LENGTHS", length)
+    WRITERS[name](tmp_path / "rollouts", "gdpo", True)
+    monkeypatch.setattr("tables.LENGTHS", length)
+    monkeypatch.setattr("tables.scores", without)
+    check_same(tmp_path / "rollouts", reference(tmp_path / "want"), capsys)
+    frame = pl.read_parquet(tmp_path / "rollouts" / "step-000001.parquet").filter(pl.col("length") == 0)
+    assert frame["advantage"].to_list() == [0.0] * 3
+    assert frame["gated/correct"].null_count() == 3
 
 
 def test_the_scores_have_what_is_planted():

@@ -46,6 +46,8 @@ class Part:
     estimate: Estimate
     lengths: list[int]
     metrics: dict[str, float]
+    include: Any = None
+    """[B] bool: which rollouts counted; None: all."""
 
 
 @dataclass
@@ -121,7 +123,7 @@ class GDPOAdvantageEstimator:
         estimate = objective.advantages(scores, group, progress, **extra)
         metrics = step_metrics(objective, estimate, scores, group, progress, **extra)
         objective.observe(scores, estimate, progress)
-        self.pending.parts.append(Part(scores, estimate, lengths.long().tolist(), metrics))
+        self.pending.parts.append(Part(scores, estimate, lengths.long().tolist(), metrics, include))
         dtype = columns[0].dtype if columns[0].is_floating_point() else torch.float32
         return torch.as_tensor(estimate.advantages).to(mask.device, dtype).unsqueeze(-1).expand(mask.shape)
 
@@ -222,6 +224,7 @@ def _table(step: int, parts: list[Part], content: list[Any] | None, task: str) -
             step=step, prompts=prompts[start : start + count], completions=completions[start : start + count],
             lengths=part.lengths, names=part.estimate.names, scores=part.scores,
             group=np.asarray(part.estimate.group) + groups, estimate=part.estimate, task=task,
+            include=part.include,
         )  # fmt: skip
         frames.append(frame)
         start, groups = start + count, groups + len(part.estimate.live)

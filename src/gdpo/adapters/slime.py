@@ -67,7 +67,7 @@ class PostProcess:
         progress = Progress(self.step)
         estimate = objective.advantages(scores, group, progress, **extra)
         log.info("gdpo %s", step_metrics(objective, estimate, scores, group, progress, **extra))
-        self._write(objective, estimate, scores, samples)
+        self._write(objective, estimate, scores, samples, extra.get("include"))
         objective.observe(scores, estimate, progress)
         self.step += 1
         weights = np.array([objective.weights[name].value(progress) for name in objective.names])
@@ -77,7 +77,9 @@ class PostProcess:
         """Names that the config gives: one that no sample of this batch has is missing throughout."""
         return [] if self.settings.objective is None else self.settings.objective.names
 
-    def _write(self, objective: Objective, estimate: Estimate, scores: Any, samples: Sequence[Any]) -> None:
+    def _write(
+        self, objective: Objective, estimate: Estimate, scores: Any, samples: Sequence[Any], include: Any
+    ) -> None:
         if self.writer is None:
             return
         text, step, task = self.settings.rollouts_text, self.step + 1, self.settings.task
@@ -86,7 +88,7 @@ class PostProcess:
         lengths = [int(s.response_length) for s in samples]
         self.writer.put(step, lambda: rollout_frame(
             step=step, prompts=prompts, completions=completions, lengths=lengths, names=objective.names, scores=scores,
-            group=estimate.group, estimate=estimate, task=task,
+            group=estimate.group, estimate=estimate, task=task, include=include,
         ), {"gdpo.framework": "slime", "gdpo.objective": objective.to_yaml()})  # fmt: skip
 
 
