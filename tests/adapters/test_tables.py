@@ -77,32 +77,6 @@ def test_trl(tiny_model, tmp_path, method, capsys):
     check_same(tmp_path / "rollouts", reference(tmp_path / "want", method, tmp_path / "rollouts"), capsys)
 
 
-@pytest.mark.parametrize("kind", ["GDPOTrainer", "GRPOTrainer"])
-def test_trl_that_generates_twice_a_step(tiny_model, tmp_path, kind):
-    """steps_per_generation < gradient_accumulation_steps: the second batch of a step does not replace the first."""
-    import gdpo.trl
-
-    def length(completions, **columns):
-        return [float(len(text)) for text in completions]
-
-    arguments = gdpo.trl.GRPOConfig(
-        str(tmp_path / "trl"), use_cpu=True, max_steps=2, per_device_train_batch_size=8, num_generations=4,
-        max_completion_length=6, gradient_checkpointing=False, save_strategy="no", report_to="none", disable_tqdm=True,
-        gradient_accumulation_steps=4, steps_per_generation=2,
-    )  # fmt: skip
-    prompts = datasets.Dataset.from_dict({"prompt": [f"{k:03d}" for k in range(16)]})
-    steps = []
-    getattr(gdpo.trl, kind)(
-        str(tiny_model), [length], arguments, prompts, rollouts_folder=tmp_path / "rollouts", on_step=steps.append
-    ).train()
-    assert [step.step for step in steps] == [1, 1, 2, 2]
-    for step in (1, 2):
-        frame = pl.read_parquet(tmp_path / "rollouts" / f"step-{step:06d}.parquet")
-        made = [one for one in steps if one.step == step]
-        assert frame["completion"].to_list() == [text for one in made for text in one.completions]
-        assert (frame["group"].n_unique(), frame["rollout"].n_unique()) == (8, 32)
-
-
 class Letters:
     """A tokenizer: an id a letter."""
 

@@ -244,18 +244,6 @@ def test_a_resumed_run_has_each_step_once(tmp_path):
     assert not dump.summary.notes
 
 
-def test_two_tables_of_a_step_are_one_file(tmp_path):
-    """TRL generates more than once for a step where steps_per_generation < gradient_accumulation_steps."""
-    writer = RolloutWriter(tmp_path)
-    for step in (1, 1, 2):
-        writer.put(step, lambda step=step: table(step), {"gdpo.framework": "trl"})
-    assert writer.flush(10)
-    frame = pl.read_parquet(tmp_path / "step-000001.parquet")
-    assert (frame.height, frame["group"].n_unique(), frame["rollout"].n_unique()) == (2 * ROWS, 16, 2 * ROWS)
-    assert pl.read_parquet(tmp_path / "step-000002.parquet").height == ROWS
-    assert pl.read_parquet_metadata(tmp_path / "step-000001.parquet")["gdpo.framework"] == "trl"
-
-
 ATEXIT = """
 import sys, time
 from pathlib import Path

@@ -35,7 +35,7 @@ from gdpo.adapters.trl_sampling import Generated, check_sampling, has_signal, re
 from gdpo.core.compute import Estimate
 from gdpo.core.errors import Error
 from gdpo.objective import Objective, Progress
-from gdpo.rollouts import RolloutWriter, rollout_frame
+from gdpo.rollouts import RolloutWriter, rollout_frame, write_frame
 
 STATE = "gdpo_objective.json"
 """File in TRL's checkpoints: what of the objective has moved."""
@@ -239,7 +239,7 @@ class GDPOMixin:
             metadata = {"gdpo.framework": f"trl {trl.__version__}", "gdpo.objective": self.objective.to_yaml()}
             make = partial(_table, step, self._gdpo_text, self._gdpo_task)
             if self._gdpo_wait:
-                self._gdpo_writer.write(step.step, make(), metadata)
+                write_frame(make(), self._gdpo_writer.folder / f"step-{step.step:06d}.parquet", metadata)
             else:
                 self._gdpo_writer.put(step.step, make, metadata)
         if self._gdpo_on_step is not None:

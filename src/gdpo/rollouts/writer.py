@@ -37,8 +37,6 @@ class RolloutWriter:
         """Tables that could not be written."""
         self._queue: queue.Queue[tuple[int, Callable[[], pl.DataFrame], Mapping[str, str]]] = queue.Queue(waiting)
         self._thread: threading.Thread | None = None
-        self._last: int | None = None
-        """The step written last by this process."""
         self._stuck = self._warned = self._cleaned = False
 
     def put(self, step: int, build: Callable[[], pl.DataFrame], metadata: Mapping[str, str]) -> None:
@@ -56,7 +54,7 @@ class RolloutWriter:
                        f"{self.patience:g} s")  # fmt: skip
 
     def write(self, step: int, frame: pl.DataFrame, metadata: Mapping[str, str]) -> None:
-        """Write a table at once. A further table of the step written last joins it, its groups counted on.
+        """Write a table at once, in place of one of the same step.
 
         Raises:
             Error: it cannot be written.
@@ -66,11 +64,7 @@ class RolloutWriter:
             for left in self.folder.glob(".step-*.parquet.*.tmp"):  # of a run that was killed while it wrote
                 with contextlib.suppress(OSError):
                     left.unlink()
-        path = self.folder / f"step-{step:06d}.parquet"
-        if step == self._last and path.is_file():
-            frame = _joined(pl.read_parquet(path), frame)
-        write_frame(frame, path, metadata)
-        self._last = step
+        write_frame(frame, self.folder / f"step-{step:06d}.parquet", metadata)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until every table is on disk (or given up), at most ``timeout`` seconds; whether all are."""
@@ -103,13 +97,3 @@ class RolloutWriter:
         if not self._warned:
             self._warned = True
             warnings.warn(f"{why}. Training goes on without (this is said once)", stacklevel=3)
-
-
-def _joined(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
-    """Two tables of one step: where a trainer generates more than once for it."""
-    groups = int(first["group"].max() or 0) + 1  # type: ignore[arg-type]
-    second = second.with_columns(pl.col("group") + groups)
-    if not set(first["rollout"]).isdisjoint(second["rollout"]):
-        rows = pl.int_range(first.height, first.height + second.height)
-        second = second.with_columns(pl.format("{}-{}", "step", rows).alias("rollout"))
-    return pl.concat([first, second], how="diagonal")
