@@ -43,6 +43,7 @@ def main() -> int:
             "-m",
             "pytest",
             "tests/adapters/test_nemo_rl.py",
+            "tests/adapters/test_nemo_rl_loop.py",
             "-v",
             "-s",
             "-p",

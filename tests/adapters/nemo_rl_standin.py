@@ -15,19 +15,29 @@ import json
 import os
 import sys
 import types
+import typing
 from types import SimpleNamespace
 
 import torch
+import typing_extensions
 
 STUBS = ("ray", "wandb", "swanlab", "mlflow", "prometheus_client", "hydra", "nemo_rl.models.policy")
 """Stubbed where they are not installed. nemo_rl.models.policy always: it refuses transformers from 5.12 on, and only
 the type of one annotation is used from it."""
 
 
-def real(path):
-    """(modules, stubbed): NeMo-RL's own code from a checkout."""
+LOOPS = ("torchdata", "nemo_rl.data.datasets", "nemo_rl.data_plane", "nemo_rl.environments", "nemo_rl.experience",
+         "nemo_rl.models", "nemo_rl.weight_sync")  # fmt: skip
+"""Stubbed too where its training loops are run: engines, environments and data sets."""
+
+
+def real(path, loops=False):
+    """(modules, stubbed): NeMo-RL's own code from a checkout, with ``loops`` so that its trainer can be imported."""
     sys.path.insert(0, str(path))
-    finder = _Finder([n for n in STUBS if n.startswith("nemo_rl") or importlib.util.find_spec(n) is None])
+    stubs = STUBS + (LOOPS if loops else ())
+    if sys.version_info < (3, 12):  # pydantic asks for this one; NeMo-RL itself runs on newer Python only
+        typing.TypedDict = typing_extensions.TypedDict
+    finder = _Finder([n for n in stubs if n.startswith("nemo_rl") or importlib.util.find_spec(n) is None])
     sys.meta_path.insert(0, finder)
     return _modules(), finder
 
@@ -47,9 +57,13 @@ def standin():
     return _modules(), None
 
 
-def leave():
-    for name in [name for name in sys.modules if name.split(".")[0] == "nemo_rl"]:
-        del sys.modules[name]
+def leave(finder=None):
+    """As it was before: no module of NeMo-RL's, and no stub."""
+    if finder is not None:
+        sys.meta_path.remove(finder)
+    for name in [*sys.modules]:
+        if name.split(".")[0] == "nemo_rl" or (finder is not None and name in finder.used):
+            del sys.modules[name]
 
 
 def _modules():
@@ -181,6 +195,11 @@ class _Anything:
 
     def __mro_entries__(self, bases):
         return ()
+
+    def __get_pydantic_core_schema__(self, source, handler):
+        from pydantic_core import core_schema
+
+        return core_schema.any_schema()
 
 
 class _Stub(types.ModuleType):

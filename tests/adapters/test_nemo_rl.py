@@ -36,8 +36,7 @@ def nemo():
     yield modules
     if finder is not None:
         print(f"\nNeMo-RL {hooks.version()} from {modules.estimator.__file__}; stubbed: {sorted(set(finder.used))}")
-        sys.meta_path.remove(finder)
-    nemo_rl_standin.leave()
+    nemo_rl_standin.leave(finder)
 
 
 @pytest.fixture(autouse=True)
@@ -277,7 +276,7 @@ def test_metrics_and_the_table_beside_the_jsonl(nemo, tmp_path):
     for step in (1, 2):
         logger.log_metrics({"gen_tokens": 3.0}, step, prefix="train")
         advantages = estimator.compute_advantage(**arguments)
-        content = [f"prompt {row} completion" for row in order]
+        content = [[f"prompt {row // 8}", f"completion {row}"] for row in order]  # NeMo-RL's: a text a turn
         logger.log_batched_dict_as_jsonl(
             {"content": content, "rewards": arguments["rewards"].tolist(), "advantages": advantages.tolist()},
             f"train_data_step{step}.jsonl",
@@ -293,7 +292,7 @@ def test_metrics_and_the_table_beside_the_jsonl(nemo, tmp_path):
     estimator.writer.flush()
     assert (tmp_path / "logs" / "train_data_step1.jsonl").is_file()
     frame = pl.read_parquet(tmp_path / "logs" / "rollouts" / "step-000002.parquet")
-    assert frame["completion"].to_list() == content
+    assert list(map(list, frame.select("prompt", "completion").rows())) == content
     np.testing.assert_allclose(frame["advantage"], advantages[:, 0], atol=1e-6)
     scores = frame.select("reward/correctness", "reward/format").to_numpy()
     again = gdpo.advantages(scores, frame["group"].to_numpy(), weights=[1.0, 0.5])

@@ -20,6 +20,8 @@ class Sample:
     reward: object = None
     remove_sample: bool = False
     metadata: dict = field(default_factory=dict)
+    index: int | None = None
+    rollout_id: int | None = None
 
 
 def batch(rows=16, size=4, groups=True):
@@ -78,9 +80,63 @@ def test_a_ramp_moves_by_rollouts(tmp_path):
     np.testing.assert_allclose(processed, gdpo.advantages(scores, 4, weights=[1.0, 0.5]), atol=1e-12)
 
 
+def test_a_reward_without_a_score_in_a_later_batch(tmp_path):
+    """The first batch must name each reward (None is no score); a later one may lack it."""
+    scores, samples = batch()
+    args = arguments(tmp_path, weights={"correct": 1.0, "format": 1.0})
+    for sample in samples:
+        sample.reward["format"] = None
+    alone = gdpo.advantages(scores[:, :1], 4)
+    np.testing.assert_allclose(slime.post_process(args, samples)[1], alone, atol=1e-12)
+    for sample in samples:
+        del sample.reward["format"]
+    np.testing.assert_allclose(slime.post_process(args, samples)[1], alone, atol=1e-12)
+    with pytest.raises(gdpo.Error, match="names the reward 'format', but this batch has the components .'correct'"):
+        slime.post_process(arguments(tmp_path, weights={"correct": 1.0, "format": 1.0}), samples)
+
+
+def test_samples_of_one_rollout_count_once(tmp_path):
+    """slime's fan-out: a rollout that was split into samples has one weight in its group, and one row in the table."""
+    scores, samples = batch()
+    for row, sample in enumerate(samples):
+        sample.index = row
+    parts = [0, 0, 0, *range(16), 9]  # three and one more
+    split = [Sample(**{**vars(samples[row]), "index": None}) for row in parts]
+    for sample, row in zip(split, parts, strict=True):
+        sample.rollout_id = row
+    args = arguments(tmp_path)
+    expected = gdpo.advantages(scores, 4)
+    np.testing.assert_allclose(slime.post_process(args, split)[1], expected[parts], atol=1e-12)
+    slime._run[id(args)][1].writer.flush()
+    frame = pl.read_parquet(tmp_path / "rollouts" / "step-000001.parquet")
+    assert len(frame) == 16
+    assert frame["length"].to_list() == [12, *[3] * 8, 6, *[3] * 6]
+    split[1].reward = {"correct": 7.0, "format": split[1].reward["format"]}
+    with pytest.raises(gdpo.Error, match="samples of rollout 0 have the values .* for reward 'correct'"):
+        slime.post_process(args, split)
+
+
+def test_a_resumed_run_goes_on_where_megatron_loads(tmp_path):
+    """The process that calls the hook has its arguments from before the checkpoint was read."""
+    scores, samples = batch()
+    ramp = {"correct": 1, "format": {"weight": {"schedule": "ramp", "start": 0, "end": 1, "steps": 10}}}
+    (tmp_path / "load").mkdir()
+    (tmp_path / "load" / "latest_checkpointed_iteration.txt").write_text("4\n")
+    for own, step in (({}, 0), ({"start_rollout_id": 2}, 2), ({"load": str(tmp_path / "load")}, 5),
+                      ({"load": str(tmp_path / "load"), "ckpt_step": 2}, 3), ({"load": str(tmp_path)}, 0)):  # fmt: skip
+        args = arguments(tmp_path, rewards=ramp)
+        vars(args).update({"start_rollout_id": None, **own})
+        _, processed = slime.post_process(args, samples)
+        np.testing.assert_allclose(processed, gdpo.advantages(scores, 4, weights=[1.0, step / 10]), atol=1e-12)
+        slime._run[id(args)][1].writer.flush()
+        assert (tmp_path / "rollouts" / f"step-{step + 1:06d}.parquet").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"custom_advantage_function_path": "a.b"}, "--custom-advantage-function-path is 'a.b'"),
+        ({"gdpo": {"weights": {"correct": 1.0, "fromat": 1.0}}}, "'fromat', but .* did you mean 'format'"),
         ({"advantage_estimator": "ppo"}, "--advantage-estimator is 'ppo'"),
         ({"normalize_advantages": True}, "--normalize-advantages whitens"),
         ({"gdpo": {"weights": {"correct": 1.0}}}, "has the component 'format', but gdpo has the rewards"),
@@ -97,5 +153,7 @@ def test_errors(tmp_path, change, said):
 def test_a_reward_that_is_no_dict(tmp_path):
     with pytest.raises(gdpo.Error, match="is 1.0, but a dict"):
         slime.post_process(arguments(tmp_path), [Sample(reward=1.0)] * 4)
+    with pytest.raises(gdpo.Error, match="infinit.*'a'|'a'.*inf"):
+        slime.post_process(arguments(tmp_path), [Sample(reward={"a": float("inf") if k else 0.0}) for k in range(4)])
     with pytest.raises(gdpo.Error, match="'a' of a sample is 'x'"):
         slime.post_process(arguments(tmp_path), [Sample(reward={"a": "x"})] * 4)

@@ -35,6 +35,7 @@ from gdpo.core.compute import Estimate
 from gdpo.core.errors import Error
 from gdpo.objective import Objective, Progress
 from gdpo.rollouts import RolloutWriter, rollout_frame
+from gdpo.rollouts.nemo_rl import split_content
 
 
 @dataclass
@@ -45,6 +46,8 @@ class Part:
     estimate: Estimate
     lengths: list[int]
     metrics: dict[str, float]
+    include: Any = None
+    """[B] bool: which rollouts counted; None: all."""
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Pending:
 
     parts: list[Part] = field(default_factory=list)
     content: list[Any] | None = None
-    """Text of each rollout (prompt and completion in one), from NeMo-RL's own JSONL."""
+    """Texts of each rollout, message by message, from NeMo-RL's own JSONL."""
 
 
 class GDPOAdvantageEstimator:
@@ -120,7 +123,7 @@ class GDPOAdvantageEstimator:
         estimate = objective.advantages(scores, group, progress, **extra)
         metrics = step_metrics(objective, estimate, scores, group, progress, **extra)
         objective.observe(scores, estimate, progress)
-        self.pending.parts.append(Part(scores, estimate, lengths.long().tolist(), metrics))
+        self.pending.parts.append(Part(scores, estimate, lengths.long().tolist(), metrics, include))
         dtype = columns[0].dtype if columns[0].is_floating_point() else torch.float32
         return torch.as_tensor(estimate.advantages).to(mask.device, dtype).unsqueeze(-1).expand(mask.shape)
 
@@ -213,14 +216,15 @@ def group_ids(prompts: Any) -> Any:
 def _table(step: int, parts: list[Part], content: list[Any] | None, task: str) -> pl.DataFrame:
     """A step's rollouts; groups of different chunks are different groups."""
     total, frames, groups, start = sum(len(part.scores) for part in parts), [], 0, 0
-    # NeMo-RL logs each rollout as one text, so prompts cannot be told from completions.
     texts = content if content is not None and len(content) == total else [""] * total
+    prompts, completions = zip(*map(split_content, texts), strict=True)
     for part in parts:
         count = len(part.scores)
         frame = rollout_frame(
-            step=step, prompts=[""] * count, completions=texts[start : start + count], lengths=part.lengths,
-            names=part.estimate.names, scores=part.scores, group=np.asarray(part.estimate.group) + groups,
-            estimate=part.estimate, task=task,
+            step=step, prompts=prompts[start : start + count], completions=completions[start : start + count],
+            lengths=part.lengths, names=part.estimate.names, scores=part.scores,
+            group=np.asarray(part.estimate.group) + groups, estimate=part.estimate, task=task,
+            include=part.include,
         )  # fmt: skip
         frames.append(frame)
         start, groups = start + count, groups + len(part.estimate.live)

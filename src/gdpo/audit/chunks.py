@@ -70,8 +70,9 @@ class Chunk:
         """[B] characters of the completions, or their tokens where the dump has no text; None where it has neither."""
         if "completion" in self.rows.columns and self.rows["completion"].dtype == pl.String:
             text = self.rows["completion"]
-            if text.null_count() < len(text):
-                return text.str.len_chars().cast(pl.Float64).fill_null(np.nan).to_numpy()
+            count = text.str.len_chars()
+            if count.max():  # a table written without text has empty ones
+                return count.cast(pl.Float64).fill_null(np.nan).to_numpy()
         return self.column("length")
 
     def ids(self) -> list[str]:

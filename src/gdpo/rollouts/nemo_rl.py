@@ -19,9 +19,15 @@ def _one(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _flatten(record: Record, source: Source) -> list[Record]:
-    content = _one(record.get("content"))
+def split_content(content: Any) -> tuple[str, str]:
+    """(prompt, completion) of a rollout's ``content``: a text or message a turn, of which the first is the prompt."""
     texts = content if isinstance(content, list) else [content]
+    first = texts[:1] if texts and isinstance(texts[0], dict) else texts[0] if texts else ""
+    return message_text(first), _joined(texts[1:])
+
+
+def _flatten(record: Record, source: Source) -> list[Record]:
+    prompt, completion = split_content(_one(record.get("content")))
     advantages = _one(record.get("advantages"))
     mask = _one(record.get("token_loss_mask"))
     own = [index for index, kept in enumerate(mask) if kept] if isinstance(mask, list) else []
@@ -31,8 +37,8 @@ def _flatten(record: Record, source: Source) -> list[Record]:
         advantages = advantages[at] if at < len(advantages) else None
     row: Record = {
         "step": number_in_name(source.path, r"step_?(\d+)"),
-        "prompt": message_text(texts[:1] if texts and isinstance(texts[0], dict) else texts[0] if texts else ""),
-        "completion": _joined(texts[1:]),
+        "prompt": prompt,
+        "completion": completion,
         "length": len(own) or None,
         "total": _one(record.get("rewards")),
         "advantage": advantages,

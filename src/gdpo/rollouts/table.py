@@ -28,6 +28,7 @@ SCHEMA_VERSION = "1"
 def rollout_frame(
     *, step: int, prompts: Sequence[Any], completions: Sequence[Any], lengths: Sequence[int] | None,
     names: Sequence[str], scores: Any, group: Any, estimate: Estimate | None = None, task: str | Sequence[str] = "",
+    include: Any = None,
 ) -> pl.DataFrame:  # fmt: skip
     """A step's rollouts as a table of B rows.
 
@@ -40,6 +41,8 @@ def rollout_frame(
         group: [B] group of each rollout in this step.
         estimate: advantages and parts of the same rollouts; held-out rollouts have none.
         task: a label for all, or one a rollout.
+        include: [B] bool, as the estimate was made with. A rollout that was left out is written as it counted, with
+            every reward missing, so that whoever computes from the table gets the same advantages.
     """
     rows = len(prompts)
     columns: dict[str, Any] = {
@@ -58,7 +61,10 @@ def rollout_frame(
         parts += [("contribution", estimate.contributions)]
     for k, name in enumerate(names):
         for kind, values in parts:
-            columns[f"{kind}/{name}"] = pl.Series(_numpy(values)[:, k], dtype=pl.Float64, nan_to_null=True)
+            column = _numpy(values)[:, k]
+            if include is not None and kind in ("reward", "gated"):
+                column = np.where(include, column, np.nan)
+            columns[f"{kind}/{name}"] = pl.Series(column, dtype=pl.Float64, nan_to_null=True)
     if estimate is not None:
         columns["advantage"] = pl.Series(_numpy(estimate.advantages), dtype=pl.Float64)
     return pl.DataFrame(columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import queue
 import threading
 import time
@@ -20,12 +21,14 @@ class RolloutWriter:
     """Writes one file a step into a folder while training goes on.
 
     A table that cannot be written (a full disk) is lost with one warning, and training goes on; once there is space
-    again, so do the files. No file is ever half written.
+    again, so do the files. No file is ever half written, and what a killed run left half written is removed. A resumed
+    run writes the steps that it does again in place of the old ones.
 
     Args:
         folder: where ``step-000001.parquet`` and so on go; made when first needed.
         waiting: tables that may wait in memory; when there are more, ``put`` waits for the disk.
-        patience: seconds that ``put`` waits before it gives a table up.
+        patience: seconds that ``put`` waits before it gives a table up. Until the disk has answered again, no further
+            ``put`` waits.
     """
 
     def __init__(self, folder: Path, *, waiting: int = 2, patience: float = 60.0) -> None:
@@ -34,19 +37,34 @@ class RolloutWriter:
         """Tables that could not be written."""
         self._queue: queue.Queue[tuple[int, Callable[[], pl.DataFrame], Mapping[str, str]]] = queue.Queue(waiting)
         self._thread: threading.Thread | None = None
-        self._warned = False
+        self._stuck = self._warned = self._cleaned = False
 
     def put(self, step: int, build: Callable[[], pl.DataFrame], metadata: Mapping[str, str]) -> None:
         """Have ``build()`` called and its table written as that of ``step``, in the writer's thread."""
         if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
+                atexit.register(self.flush, 60.0)
             self._thread = threading.Thread(target=self._work, name="gdpo-rollouts", daemon=True)
             self._thread.start()
-            atexit.register(self.flush, 60.0)
         try:
-            self._queue.put((step, build, metadata), timeout=self.patience)
+            self._queue.put((step, build, metadata), timeout=0.0 if self._stuck else self.patience)
         except queue.Full:
+            self._stuck = True
             self._lose(f"the rollouts of step {step} cannot be written: {self.folder} has not answered for "
                        f"{self.patience:g} s")  # fmt: skip
+
+    def write(self, step: int, frame: pl.DataFrame, metadata: Mapping[str, str]) -> None:
+        """Write a table at once, in place of one of the same step.
+
+        Raises:
+            Error: it cannot be written.
+        """
+        if not self._cleaned:
+            self._cleaned = True
+            for left in self.folder.glob(".step-*.parquet.*.tmp"):  # of a run that was killed while it wrote
+                with contextlib.suppress(OSError):
+                    left.unlink()
+        write_frame(frame, self.folder / f"step-{step:06d}.parquet", metadata)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until every table is on disk (or given up), at most ``timeout`` seconds; whether all are."""
@@ -64,12 +82,13 @@ class RolloutWriter:
         while True:
             step, build, metadata = self._queue.get()
             try:
-                write_frame(build(), self.folder / f"step-{step:06d}.parquet", metadata)
+                self.write(step, build(), metadata)
             except Error as error:
                 self._lose(str(error))
-            except Exception as error:  # whatever it is, it must not end the training
+            except BaseException as error:  # a panic of polars is no Exception; nothing here may end the training
                 self._lose(f"the rollouts of step {step} cannot be written: {type(error).__name__}: {error}")
             finally:
+                self._stuck = False
                 del build
                 self._queue.task_done()
 
