@@ -42,6 +42,10 @@ class ExampleGroup:
     rollouts: int
     own_distinct: int
     other_distinct: int
+    colours: list[int] | None = None
+    """Number of each reward, where not all are shown."""
+    left_out: int = 0
+    """Rewards that are not shown, since all rollouts of the group have the same value of them."""
 
     @property
     def rows(self) -> list[int]:

@@ -45,18 +45,23 @@
   }
 
   function parts(item, reach) {
-    const head = ["reward", "score", "weight", "part in advantage"].map((text, index) =>
-      element("th", { scope: "col", className: index === 0 ? "" : index < 3 ? "n" : "", ...(index === 3 ? { colspan: "2" } : {}) }, text));
-    const rows = page.rewards.map((name, index) => {
+    const titles = ["reward", "score", ...(item.n ? ["normalised"] : []), "weight"];
+    const head = titles.map((text, index) => element("th", { scope: "col", className: index ? "n" : "" }, text));
+    head.push(element("th", { scope: "col", colspan: "2" }, "part in advantage"));
+    const order = page.rewards.map((_, index) => index);
+    const many = order.length > 8;
+    if (many) order.sort((a, b) => Math.abs(item.k[b] || 0) - Math.abs(item.k[a] || 0));
+    const cell = (text) => element("td", { className: "n" }, text);
+    const rows = order.map((index) => {
       const part = item.k[index];
       return element("tr", null,
-        element("th", { scope: "row" }, element("span", { className: `swatch c${index % 8}`, "aria-hidden": "true" }), name),
-        element("td", { className: "n" }, number(item.v[index])),
-        element("td", { className: "n" }, number(item.w[index])),
-        element("td", { className: "n" }, number(part, true)),
+        element("th", { scope: "row" }, element("span", { className: `swatch c${index % 8}`, "aria-hidden": "true" }), page.rewards[index]),
+        cell(number(item.v[index])), item.n ? cell(number(item.n[index], true)) : null,
+        cell(number(item.w[index])), cell(number(part, true)),
         element("td", { className: "bar" }, part === null ? "" : bar(part, reach, index)));
     });
-    return element("table", null, element("thead", null, element("tr", null, ...head)), element("tbody", null, ...rows));
+    return element("table", many ? { className: "many", tabindex: "0", "aria-label": "rewards of this rollout, the largest part first" } : null,
+      element("thead", null, element("tr", null, ...head)), element("tbody", null, ...rows));
   }
 
   function card(item, reach) {
@@ -76,6 +81,8 @@
   function matches(item, wish) {
     if (wish.first !== null && !(item.s >= wish.first)) return false;
     if (wish.last !== null && !(item.s <= wish.last)) return false;
+    if (wish.group && item.g !== wish.group) return false;
+    if (wish.why && !item.m.includes(wish.why)) return false;
     if (wish.reward !== null) {
       const score = item.v[wish.reward];
       if (wish.relation === "none") { if (score !== null) return false; }
@@ -104,10 +111,10 @@
   }
 
   function filter() {
-    const value = (name) => form.elements[name].value;
+    const value = (name) => form.elements[name]?.value ?? "";
     const given = (name) => value(name) === "" ? null : Number(value(name));
     const wish = { text: value("text").toLowerCase(), first: given("first"), last: given("last"), reward: given("reward"),
-      relation: value("relation"), value: given("value") };
+      relation: value("relation"), value: given("value"), group: value("group"), why: value("why") };
     // Infinity minus Infinity is NaN, which a sort takes as equal by accident only; || 0 makes that explicit.
     const order = orders[value("order")];
     found = page.rollouts.items.filter((item) => matches(item, wish)).sort((a, b) => order(a, b) || 0);
@@ -127,6 +134,22 @@
     });
     filter();
   }
+
+  // What elsewhere on the page points at rollouts: a finding at those that show it, a prompt at one of its groups.
+  for (const button of document.querySelectorAll("[data-why], [data-group]")) {
+    button.addEventListener("click", () => {
+      form.reset();
+      setTimeout(() => {
+        const { why, step, group } = button.dataset;
+        if (why) form.elements.why.value = why;
+        if (group) [form.elements.first.value, form.elements.last.value, form.elements.group.value] = [step, step, group];
+        filter();
+        document.getElementById("rollouts").scrollIntoView();
+        count.focus({ preventScroll: true });
+      });
+    });
+  }
+  addEventListener("beforeprint", () => document.querySelectorAll("details.card").forEach((card) => { card.open = true; }));
 
   const kinds = document.querySelectorAll("[data-filter='pairs'] button");
   for (const button of kinds) {
