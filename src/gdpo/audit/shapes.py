@@ -16,15 +16,15 @@ STRETCHES = 64
 """Into at most so many stretches of steps are counts divided."""
 _ZERO, _MISSING, _COLUMNS = BINS, BINS + 1, BINS + 2
 _REACH = 16.0
-"""Bins reach to about this many root mean squares of the first rollouts' advantages."""
+"""Bins reach to at least this many root mean squares of the reward's parts in the first rollouts where it has any."""
 
 
 @dataclass(eq=False)
 class PartShapes:
     """Counts of contributions; memory depends on the number of rewards only."""
 
-    width: float = 0.0
-    """Of a bin; 0 until a contribution differs from 0."""
+    widths: Floats = field(default_factory=lambda: np.zeros(0))
+    """[R] of each reward's bins; 0 until one of its contributions differs from 0."""
     per_stretch: int = 1
     """Steps in each stretch."""
     steps: int = 0
@@ -53,23 +53,25 @@ class PartShapes:
             grown[: len(self.counts)] = self.counts if self.counts.size else 0
             self.counts = grown
         for k in range(rewards):
-            place = (stretch - start) * _COLUMNS + self._bin(parts[:, k], present[k])
+            place = (stretch - start) * _COLUMNS + self._bin(parts[:, k], present[k], float(self.widths[k]))
             found = np.bincount(place, minlength=(count - start) * _COLUMNS)
             self.counts[start:, k] += found.reshape(count - start, _COLUMNS)
 
     def _scale(self, parts: Floats) -> None:
-        if self.width:
-            return
-        size = math.sqrt(float(np.nanmean(parts**2))) if parts.size else 0.0
-        if size > 0 and math.isfinite(size):
-            self.width = 2.0 ** math.ceil(math.log2(_REACH * size)) * 2 / BINS
+        if not len(self.widths):
+            self.widths = np.zeros(parts.shape[1])
+        for k in np.flatnonzero(self.widths == 0).tolist():
+            part = parts[:, k]
+            size = math.sqrt(float(np.mean(np.square(part, where=~np.isnan(part), out=np.zeros(len(part))))))
+            if size > 0 and math.isfinite(size):
+                self.widths[k] = 2.0 ** math.ceil(math.log2(_REACH * size)) * 2 / BINS
 
-    def _bin(self, part: Floats, present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _bin(self, part: Floats, present: NDArray[np.bool_], width: float) -> NDArray[np.int64]:
         known = present & ~np.isnan(part)
-        if not self.width:
-            return np.where(known, _ZERO, _MISSING).astype(np.int64)
-        place = np.clip(np.floor(np.where(known, part, 0.0) / self.width) + BINS // 2, 0, BINS - 1).astype(np.int64)
-        place[part == 0] = _ZERO
+        place = np.full(len(part), _ZERO, dtype=np.int64)
+        if width:
+            bins = np.floor(np.where(known, part, 0.0) * (1 / width)) + BINS // 2
+            place = np.where(part == 0, _ZERO, np.clip(bins, 0, BINS - 1).astype(np.int64))
         place[~known] = _MISSING
         return place
 
@@ -91,37 +93,35 @@ class PartShapes:
         known = counts[:, :_MISSING].sum(axis=1)
         return np.where(known > 0, counts[:, _ZERO] / np.maximum(known, 1), np.nan)
 
-    def bars(self, most: int = 40, within: float = 0.995) -> tuple[Floats, Floats]:
-        """(edges [n + 1], shares [R, n]) of a picture with at most ``most`` bars, the same for all rewards.
+    def bars(self, k: int, most: int = 40, within: float = 0.995) -> tuple[Floats, Floats]:
+        """(edges [n + 1], shares [n]) of a picture of one reward with at most ``most`` bars, as many below 0 as above.
 
-        The bars reach as far as ``within`` of the contributions that differ from 0; the outermost hold the rest, too.
+        They reach as far as ``within`` of the contributions that differ from 0; the outermost hold the rest, too.
         Shares are of the rollouts that have a value; with ``zero()`` they add up to 1.
         """
-        counts = self.whole()[:, :BINS]
-        half = BINS // 2
-        outward = (counts[:, half:] + counts[:, :half][:, ::-1]).sum(axis=0)
+        counts, half = self.whole()[k], BINS // 2
+        outward = counts[half:BINS] + counts[:half][::-1]
         total = outward.sum()
-        reach = int(np.searchsorted(np.cumsum(outward), within * total)) + 1 if total else half
-        merged = max(1, -(-min(reach, half) // (most // 2)))
-        sides = -(-min(reach, half) // merged)
-        edges = np.arange(-sides, sides + 1) * merged
+        reach = min(int(np.searchsorted(np.cumsum(outward), within * total)) + 1, half) if total else 1
+        merged = max(1, -(-reach // (most // 2)))
+        sides = -(-reach // merged)
         code = np.clip((np.arange(BINS) - half) // merged + sides, 0, 2 * sides - 1)
-        shown = np.stack([np.bincount(code, row, 2 * sides) for row in counts])
-        known = self.whole()[:, :_MISSING].sum(axis=1, keepdims=True)
-        return np.asarray(edges * (self.width or 1.0), dtype=np.float64), np.asarray(shown / np.maximum(known, 1))
+        shares = np.bincount(code, counts[:BINS], 2 * sides) / max(int(counts[:_MISSING].sum()), 1)
+        edges = np.arange(-sides, sides + 1) * (merged * float(self.widths[k]))
+        return edges.astype(np.float64), shares.astype(np.float64)
 
-    def quantiles(self, shares: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)) -> Floats:
+    def quantiles(self, shares: tuple[float, ...] = (0.05, 0.25, 0.75, 0.95)) -> Floats:
         """[R, stretches, shares] of each stretch's contributions, to a bin's width; NaN where there is no value."""
         half = BINS // 2
         order = [*range(half), _ZERO, *range(half, BINS)]
-        middle = (np.arange(BINS) - half + 0.5) * (self.width or 1.0)
-        values = np.append(middle, 0.0)[order]
+        middle = np.append(np.arange(BINS) - half + 0.5, 0.0)[order]
         rising = np.cumsum(self.counts[:, :, order], axis=2)
         total = rising[:, :, -1]
         made = np.full((self.counts.shape[1], len(self.counts), len(shares)), np.nan)
         for at, share in enumerate(shares):
             place = (rising < (share * total)[:, :, None]).sum(axis=2)
-            made[:, :, at] = np.where(total > 0, values[np.minimum(place, len(values) - 1)], np.nan).T
+            found = middle[np.minimum(place, len(middle) - 1)] * self.widths
+            made[:, :, at] = np.where(total > 0, found, np.nan).T
         return made
 
     def stretch_ends(self) -> list[int]:

@@ -35,16 +35,16 @@ def cards(found: Audit) -> list[Card]:
         return []
     names = found.summary.rewards
     kept = found.evidence.found.kept
-    edges, shares = kept.shapes.bars()
     zero, quantiles = kept.shapes.zero(), kept.shapes.quantiles()
     ends = [found.series["step"][at] for at in kept.shapes.stretch_ends()]
     places = [found.series["step"][0], *ends[1:]]
     made = []
     for k, name in enumerate(names):
+        edges, shares = kept.shapes.bars(k)
         parts = [
             histogram("Part in the advantage", f"exactly 0 for {percent(_finite(zero[k]))}", edges.tolist(),
-                      shares[k].tolist(), short),
-            band_over_steps("Its middle 50 and 90 %", places, quantiles[k].tolist(), short),
+                      shares.tolist(), short),
+            band_over_steps("Middle half and 90 % of parts", places, quantiles[k].tolist(), short),
         ]  # fmt: skip
         sparks = [*_series(found, name), *(spark for spark in parts if spark is not None)]
         made.append(Card(name, k, _facts(found, name), _findings(found, name), sparks, len(names) <= OPEN))
@@ -65,7 +65,7 @@ def _series(found: Audit, name: str) -> list[Spark]:
 
 def _from_zero(values: Sequence[float | None]) -> tuple[float, float] | None:
     high = max((value for value in values if value is not None), default=0.0)
-    return (0.0, high) if high > 0 else None
+    return (0.0, 1.1 * high) if high > 0 else None
 
 
 def _facts(found: Audit, name: str) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from gdpo.report.text import one_text, plain_line, turns
 
 _COLUMNS = 6
 _ROWS = 12
-_LONGEST = 140
+_LONGEST = 100
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _row(pull: Pull, shown: list[int], group: KeptGroup | None, what: str) -> Co
     shares = [pull.pairs[at] / pull.push if pull.push else 0.0 for at in shown]
     most = max(shares, default=0.0)
     cells = [
-        {"text": percent(share), "size": f"{0.75 * min(share / 0.5, 1.0):.2f}", "most": share == most and share > 0}
+        {"text": percent(share), "size": f"{0.6 * min(share / 0.5, 1.0):.2f}", "most": share == most and share > 0}
         for share in shares
     ]
     lost = pull.lost / pull.push if pull.push else 0.0

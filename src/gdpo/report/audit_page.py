@@ -20,6 +20,8 @@ from gdpo.report.run_page import Bar
 _NOTICES = 8
 _MOST_COLUMNS = 8
 """With more rewards than this, tables of one group show those that vary in it."""
+_STRONGEST = 0.6
+"""Opacity of the strongest colour behind a number that must stay readable."""
 _CURVES = 8
 """Curves that a chart shows at first: as many as there are colours."""
 
@@ -153,7 +155,7 @@ def _matrix(found: Audit) -> list[list[dict[str, Any]]]:
             value = 1.0 if one == two else known.get((one, two))
             cells.append({
                 "text": NONE if value is None else fixed(value, 2), "own": one == two,
-                "kind": "plus" if (value or 0.0) >= 0 else "minus", "size": f"{abs(value or 0.0):.2f}",
+                "kind": "plus" if (value or 0.0) >= 0 else "minus", "size": f"{_STRONGEST * abs(value or 0.0):.2f}",
             })  # fmt: skip
         rows.append(cells)
     return rows

@@ -60,42 +60,46 @@ def over_steps(
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < 2:
         return None
+    flat = min(known) == max(known)
     low, high = bounds or _around(known)
     places, thin = _thinned(values)
     line = _path([(_x(at, len(values)), _y(value, low, high)) for at, value in zip(places, thin, strict=True)])
     first, last = write(known[0]), write(known[-1])
-    words = f"{title}: {first} at first, {last} at last, between {write(min(known))} and {write(max(known))}"
-    zero = _y(0.0, low, high) if low < 0 < high else None
-    return Spark(title, f"{first} → {last}", write(high), write(low), f"step {steps[0]:,}", f"{steps[-1]:,}",
-                 line=line, zero=zero, words=words)  # fmt: skip
+    note = f"{first} throughout" if flat else f"{first} → {last}"
+    words = f"{title}: {note}, between {write(min(known))} and {write(max(known))}"
+    zero = _y(0.0, low, high) if low < 0 < high and not flat else None
+    ends = ("", "") if flat and bounds is None else (write(high), write(low))
+    return Spark(title, note, *ends, f"step {steps[0]:,}", f"{steps[-1]:,}", line=line, zero=zero, words=words)
 
 
 def band_over_steps(
     title: str, steps: Sequence[int], quantiles: Sequence[Sequence[float]], write: Callable[[float | None], str]
 ) -> Spark | None:
-    """Bands between an odd number of quantiles about their middle; None with fewer than two known points.
+    """Bands between pairs of quantiles; None with fewer than two known points.
 
     Args:
         title: what it shows.
         steps: the last step of each of the S points; the first is where they begin.
-        quantiles: [S][Q], rising; NaN where unknown.
+        quantiles: [S][Q], rising, an even number; the first and the last bound the widest band. NaN where unknown.
         write: a value as text.
     """
     known = [(at, row) for at, row in enumerate(quantiles) if all(map(math.isfinite, row))]
     if len(known) < 2:
         return None
     low, high = _around([0.0, *(value for _, row in known for value in row)])
-    count, half = len(quantiles), len(known[0][1]) // 2
+    count, last = len(quantiles), len(known[0][1]) - 1
 
     def points(which: int) -> list[tuple[float, float | None]]:
         return [(_x(at, count), _y(row[which], low, high)) for at, row in known]
 
-    bands = tuple(_path([*points(side), *reversed(points(len(known[0][1]) - 1 - side))]) + "Z" for side in range(half))
-    first, last = known[0][1], known[-1][1]
-    begins, ends = (f"{write(row[0])} to {write(row[-1])}" for row in (first, last))
-    note, words = f"{begins} → {ends}", f"{title}: at first {begins}, at last {ends}"
-    return Spark(title, note, write(high), write(low), f"step {steps[0]:,}", f"{steps[-1]:,}",
-                 line=_path(points(half)), bands=bands, zero=_y(0.0, low, high), words=words)  # fmt: skip
+    bands = tuple(_path([*points(side), *reversed(points(last - side))]) + "Z" for side in range((last + 1) // 2))
+    begins, ends = (f"{write(row[0])} to {write(row[-1])}" for row in (known[0][1], known[-1][1]))
+    if all(value == 0 for _, row in known for value in row):
+        return Spark(title, "0 throughout", "", "", f"step {steps[0]:,}", f"{steps[-1]:,}", zero=50.0,
+                     words=f"{title}: 0 throughout")  # fmt: skip
+    return Spark(title, begins if begins == ends else f"{begins} → {ends}", write(high), write(low),
+                 f"step {steps[0]:,}", f"{steps[-1]:,}", bands=bands, zero=_y(0.0, low, high),
+                 words=f"{title}: at first {begins}, at last {ends}")  # fmt: skip
 
 
 def histogram(
@@ -103,6 +107,8 @@ def histogram(
 ) -> Spark:
     """Bars about 0; the shares are of the rollouts, the highest bar reaches the upper edge."""
     top = max(shares, default=0.0)
+    if not top > 0:
+        return Spark(title, note, "", "", "", "", "0", zero=50.0, upright=True, words=f"{title}: {note}")
     count = max(len(shares), 1)
     width = 100.0 / count
     bars = tuple(

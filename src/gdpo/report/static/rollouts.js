@@ -47,7 +47,7 @@
   function parts(item, reach) {
     const titles = ["reward", "score", ...(item.n ? ["normalised"] : []), "weight"];
     const head = titles.map((text, index) => element("th", { scope: "col", className: index ? "n" : "" }, text));
-    head.push(element("th", { scope: "col", colspan: "2" }, "part in advantage"));
+    head.push(element("th", { scope: "col", className: "n" }, "part"), element("td", { className: "bar" }));
     const order = page.rewards.map((_, index) => index);
     const many = order.length > 8;
     if (many) order.sort((a, b) => Math.abs(item.k[b] || 0) - Math.abs(item.k[a] || 0));
