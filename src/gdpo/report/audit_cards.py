@@ -12,6 +12,8 @@ from gdpo.audit.run import Audit
 from gdpo.report.formats import NONE, fixed, significant
 from gdpo.report.sparks import Spark, band_over_steps, histogram, over_steps
 
+COLOURS = 8
+"""So many can be told apart; with more rewards than that, so many curves are drawn at first."""
 OPEN = 8
 """With more rewards than this, cards begin closed."""
 
@@ -38,7 +40,7 @@ def cards(found: Audit) -> list[Card]:
     zero, quantiles = kept.shapes.zero(), kept.shapes.quantiles()
     ends = [found.series["step"][at] for at in kept.shapes.stretch_ends()]
     places = [found.series["step"][0], *ends[1:]]
-    made = []
+    made, colours = [], reward_colours(found)
     for k, name in enumerate(names):
         edges, shares = kept.shapes.bars(k)
         parts = [
@@ -47,8 +49,18 @@ def cards(found: Audit) -> list[Card]:
             band_over_steps("Middle half and 90 % of parts", places, quantiles[k].tolist(), short),
         ]  # fmt: skip
         sparks = [*_series(found, name), *(spark for spark in parts if spark is not None)]
-        made.append(Card(name, k, _facts(found, name), _findings(found, name), sparks, len(names) <= OPEN))
+        made.append(Card(name, colours[k], _facts(found, name), _findings(found, name), sparks, len(names) <= OPEN))
     return made
+
+
+def reward_colours(found: Audit) -> list[int]:
+    """[R] number of each reward's colour: its place, or where there are many its rank by share of the push."""
+    names = found.summary.rewards
+    if len(names) <= COLOURS or not found.measures:
+        return list(range(len(names)))
+    share = found.measures["influence"]
+    ranked = sorted(range(len(names)), key=lambda k: -(share.get(names[k]) or 0.0))
+    return [ranked.index(k) for k in range(len(names))]
 
 
 def _series(found: Audit, name: str) -> list[Spark]:

@@ -8,7 +8,7 @@ from typing import Any
 from gdpo.audit.kept import KeptGroup
 from gdpo.audit.pulls import MOST_PROMPTS, Pull
 from gdpo.audit.run import Audit
-from gdpo.report.audit_cards import percent
+from gdpo.report.audit_cards import percent, reward_colours
 from gdpo.report.text import one_text, plain_line, turns
 
 _COLUMNS = 6
@@ -36,7 +36,7 @@ class ConflictMap:
     """Prompts, the most conflicting first."""
 
     pairs: list[tuple[tuple[int, str], tuple[int, str]]]
-    """((number of the reward, name), the same of the other)."""
+    """((number of the reward's colour, name), the same of the other)."""
     whole_row: ConflictRow
     """All of them together."""
     rows: list[ConflictRow]
@@ -60,10 +60,10 @@ def conflict_map(found: Audit) -> ConflictMap | None:
     most = [pull for pull in pulls.most() if pull.lost > 0][:_ROWS]
     if not most or not whole.lost > 0:
         return None
-    names = found.summary.rewards
+    names, colours = found.summary.rewards, reward_colours(found)
     heavy = sorted(range(len(pulls.pairs)), key=lambda at: -whole.pairs[at])
     shown = sorted(at for at in heavy[:_COLUMNS] if whole.pairs[at] > 0)
-    pairs = [tuple((k, names[k]) for k in pulls.pairs[at]) for at in shown]
+    pairs = [tuple((colours[k], names[k]) for k in pulls.pairs[at]) for at in shown]
     what = "prompt" if pulls.by_text else "group"
     rows = [_row(pull, shown, kept.pulled.get(pull.at), what) for pull in most]
     total = replace(_row(whole, shown, None, what), prompt=f"all {what}s")

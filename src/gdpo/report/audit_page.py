@@ -9,7 +9,7 @@ from typing import Any
 from gdpo.audit.findings import SEVERITIES
 from gdpo.audit.kept import KeptGroup
 from gdpo.audit.run import Audit
-from gdpo.report.audit_cards import cards, drift, percent
+from gdpo.report.audit_cards import COLOURS, cards, drift, percent, reward_colours
 from gdpo.report.audit_conflicts import conflict_map
 from gdpo.report.audit_rollouts import rollout_items
 from gdpo.report.charts import Chart, curve, window
@@ -22,8 +22,6 @@ _MOST_COLUMNS = 8
 """With more rewards than this, tables of one group show those that vary in it."""
 _STRONGEST = 0.6
 """Opacity of the strongest colour behind a number that must stay readable."""
-_CURVES = 8
-"""Curves that a chart shows at first: as many as there are colours."""
 
 
 def audit_page(found: Audit, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -34,20 +32,26 @@ def audit_page(found: Audit, path: str) -> tuple[dict[str, Any], dict[str, Any]]
         path: where the dump was, as the user wrote it.
     """
     names = found.summary.rewards
-    charts = _charts(found)
+    colours = reward_colours(found)
+    charts = _charts(found, colours)
     items = rollout_items(found)
     context = {
         "title": f"Audit of {path}", "path": path, "name": Path(path).name or path,
         "found": found, "facts": _facts(found, path), "notices": _notices(found),
-        "rows": [_row(found, name, k) for k, name in enumerate(names)] if found.measures else [],
+        "rows": [_row(found, name, colours[k]) for k, name in enumerate(names)] if found.measures else [],
         "findings": [_finding(one) for one in found.findings], "charts": charts, "rewards": names,
         "smooth": window(len(found.summary.steps)), "matrix": _matrix(found), "bars": _bars(found),
         "examples": [(example, _reach(example)) for example in _examples(found)], "shown": len(items["items"]),
         "reasons": items["reasons"], "unmeasured": sorted(found.unmeasured.items()), "cards": cards(found),
-        "conflicts": conflict_map(found), "counts": _counts(found), "drawn": _drawn_first(found),
+        "conflicts": conflict_map(found), "counts": _counts(found), "colours": colours, "drawn": COLOURS,
         "many": len(names) > _MOST_COLUMNS,
     }  # fmt: skip
-    return context, {"rewards": names, "charts": {c.key: c.data() for c in charts}, "rollouts": items}
+    return context, {
+        "rewards": names,
+        "colours": colours,
+        "charts": {c.key: c.data() for c in charts},
+        "rollouts": items,
+    }
 
 
 def _facts(found: Audit, path: str) -> list[tuple[str, str]]:
@@ -93,14 +97,6 @@ def _counts(found: Audit) -> list[tuple[str, str]]:
     return [(severity, f"{count} {severity}{'s' * (count != 1)}") for severity, count in counts if count]
 
 
-def _drawn_first(found: Audit) -> list[bool]:
-    """[R] whether the charts begin with a reward's curve; where there are many, those with most of the push."""
-    names = found.summary.rewards
-    share = {name: found.measures["influence"].get(name) or 0.0 for name in names} if found.measures else {}
-    first = sorted(names, key=lambda name: -share.get(name, 0.0))[:_CURVES]
-    return [name in first for name in names]
-
-
 def _finding(one: Any) -> dict[str, Any]:
     interval = f"{significant(one.interval[0])} to {significant(one.interval[1])}" if one.interval else None
     return {
@@ -119,7 +115,7 @@ def _shown(value: Any) -> str:
     return ", ".join(map(_shown, value)) if isinstance(value, list) else str(value)
 
 
-def _charts(found: Audit) -> list[Chart]:
+def _charts(found: Audit, colours: list[int]) -> list[Chart]:
     series = found.series
     if len(series.get("step", [])) < 2:
         return []
@@ -132,7 +128,7 @@ def _charts(found: Audit) -> list[Chart]:
          {"percent": True, "low": 0.0, "high": 1.0}),
         ("spread", "Spread inside groups", "Mean standard deviation of the reward within a group.", {"low": 0.0}),
     ):  # fmt: skip
-        named = [(name, k, series[key][name]) for k, name in enumerate(found.summary.rewards)]
+        named = [(name, colours[k], series[key][name]) for k, name in enumerate(found.summary.rewards)]
         named = [entry for entry in named if any(value is not None for value in entry[2])]
         if named:
             made.append(curve(f"audit/{key}", title, note, series["step"], named, **bounds))
@@ -181,12 +177,11 @@ def _examples(found: Audit) -> list[ExampleGroup]:
         return []
     setting = found.evidence.found.setting
     other = "gdpo" if setting.method == "grpo" else "grpo"
-    return [
-        _group(group, list(setting.names), setting.method, other) for *_, group in found.evidence.found.kept.telling
-    ]
+    colours, telling = reward_colours(found), found.evidence.found.kept.telling
+    return [_group(group, list(setting.names), colours, setting.method, other) for *_, group in telling]
 
 
-def _group(group: KeptGroup, names: list[str], method: str, other: str) -> ExampleGroup:
+def _group(group: KeptGroup, names: list[str], colours: list[int], method: str, other: str) -> ExampleGroup:
     """A group as a picture; rewards that are equal in all its rollouts are left out where there are many."""
     vary = [k for k in range(len(names)) if len({one.values[k] for one in group.rollouts}) > 1]
     shown = vary if len(names) > _MOST_COLUMNS else list(range(len(names)))
@@ -197,18 +192,20 @@ def _group(group: KeptGroup, names: list[str], method: str, other: str) -> Examp
         [round(one.advantage, 6) for one in group.rollouts],
         [round(one.other or 0.0, 6) for one in group.rollouts],
     )
-    shared = Counter(two[rows[0]] for rows in found.values())
+    merging, seen = (other, two) if len(set(two)) < len(set(own)) else (method, own)
+    shared = Counter(seen[rows[0]] for rows in found.values())
     merged = sorted((value for value, count in shared.items() if count > 1), reverse=True)
     patterns = []
     for rows in found.values():
         first = group.rollouts[rows[0]]
-        mark = merged.index(two[rows[0]]) if two[rows[0]] in merged else None
+        mark = merged.index(seen[rows[0]]) if seen[rows[0]] in merged else None
         values = [first.values[k] for k in shown]
         patterns.append(Pattern(values, len(rows), own[rows[0]], two[rows[0]], mark, rows))
     return ExampleGroup(
         step=group.step, group=str(group.group), method=method, other_method=other, rewards=[names[k] for k in shown],
         patterns=sorted(patterns, key=lambda p: (-p.own, -p.other)), rollouts=group.size,
-        own_distinct=len(set(own)), other_distinct=len(set(two)), colours=shown, left_out=len(names) - len(shown),
+        own_distinct=len(set(own)), other_distinct=len(set(two)), merging=merging, colours=[colours[k] for k in shown],
+        left_out=len(names) - len(shown),
     )  # fmt: skip
 
 

@@ -29,9 +29,11 @@
     return made;
   }
 
-  function bar(value, reach, colour) {
+  const colour = (index) => (page.colours?.[index] ?? index) % 8;
+
+  function bar(value, reach, index) {
     const width = 46 * Math.min(Math.abs(value) / reach, 1);
-    const picture = svg("svg", { class: `diverging plain c${colour % 8}`, width: "100%", height: 14, "aria-hidden": "true" });
+    const picture = svg("svg", { class: `diverging plain c${colour(index)}`, width: "100%", height: 14, "aria-hidden": "true" });
     picture.append(svg("line", { class: "zero", x1: "50%", x2: "50%", y1: 0, y2: 14 }),
       svg("rect", { x: `${value > 0 ? 50 : 50 - width}%`, y: 2, width: `${width}%`, height: 10 }));
     return picture;
@@ -55,7 +57,7 @@
     const rows = order.map((index) => {
       const part = item.k[index];
       return element("tr", null,
-        element("th", { scope: "row" }, element("span", { className: `swatch c${index % 8}`, "aria-hidden": "true" }), page.rewards[index]),
+        element("th", { scope: "row" }, element("span", { className: `swatch c${colour(index)}`, "aria-hidden": "true" }), page.rewards[index]),
         cell(number(item.v[index])), item.n ? cell(number(item.n[index], true)) : null,
         cell(number(item.w[index])), cell(number(part, true)),
         element("td", { className: "bar" }, part === null ? "" : bar(part, reach, index)));
