@@ -63,11 +63,12 @@ def conflict_map(found: Audit) -> ConflictMap | None:
     names, colours = found.summary.rewards, reward_colours(found)
     heavy = sorted(range(len(pulls.pairs)), key=lambda at: -whole.pairs[at])
     shown = sorted(at for at in heavy[:_COLUMNS] if whole.pairs[at] > 0)
+    shown = shown if len(pulls.pairs) > 1 else []  # what the only pair takes is all that is lost
     pairs = [tuple((colours[k], names[k]) for k in pulls.pairs[at]) for at in shown]
     what = "prompt" if pulls.by_text else "group"
     rows = [_row(pull, shown, kept.pulled.get(pull.at), what) for pull in most]
     total = replace(_row(whole, shown, None, what), prompt=f"all {what}s")
-    left = sum(1 for at in range(len(pulls.pairs)) if at not in shown and whole.pairs[at] > 0)
+    left = sum(1 for at in heavy if shown and at not in shown and whole.pairs[at] > 0)
     return ConflictMap(pairs, total, rows, what, len(pulls.rows), pulls.losing(0.5), left, pulls.left_out)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from gdpo.audit.run import Audit
 from gdpo.core.errors import Error
@@ -139,10 +139,19 @@ def _environment() -> Environment:
         plain=plain,
         capitalize_first=lambda text: text[:1].upper() + text[1:],
         visible=visible,
+        wrapping=wrapping,
         percent=lambda value: Scale(share=True).value(value),
         place=lambda value, reach: f"{50 + 46 * value / reach:.2f}%",
     )
     return environment
+
+
+def wrapping(name: str) -> Markup:
+    """A name that may be broken after the marks that join its words."""
+    escaped = str(escape(visible(name)))
+    for mark in "_/-.":
+        escaped = escaped.replace(mark, f"{mark}<wbr>")
+    return Markup(escaped)
 
 
 def _hash(content: str) -> str:
