@@ -62,7 +62,7 @@ def make_dump(folder: Path, rollouts: int, seed: int = 0) -> None:
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
     words = np.array(["".join(chr(97 + letter) for letter in random.integers(0, 26, n))
-                      for n in random.integers(3, 9, 4000)])  # fmt: skip
+                      for n in random.integers(3, 9, 100_000)])  # fmt: skip
     groups = rollouts // STEPS // SIZE
     for step in range(1, STEPS + 1):
         rows = groups * SIZE
