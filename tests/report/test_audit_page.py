@@ -212,3 +212,20 @@ def test_a_dump_that_is_clean_says_so(tmp_path):
     )
     assert "<h1>Nothing wrong was found" in text
     assert "No measure reached its threshold." in text
+
+
+def test_repeated_steps_are_drawn_as_parts_in_their_order(tmp_path):
+    """Curves need a rising axis; a dump of two runs has step 1 twice."""
+    folder = small_dump(tmp_path / "dump", steps=3)
+    (tmp_path / "both").mkdir()
+    for which in "ab":
+        (tmp_path / "both" / which).mkdir()
+        for file in folder.iterdir():
+            noise = pl.col("short") + (which == "b")
+            pl.read_parquet(file).with_columns(noise).write_parquet(tmp_path / "both" / which / file.name)
+    dump = open_dump(tmp_path / "both")
+    found = audit(dump)
+    chart = embedded(write_page(found, dump, folder, tmp_path / "a.html"))["charts"]["audit/mean"]
+    assert len(found.series["step"]) == 6
+    assert chart["x"] == [1, 2, 3, 4, 5, 6]
+    assert chart["x_label"] == "part"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,9 @@ def cards(found: Audit) -> list[Card]:
     names = found.summary.rewards
     kept = found.evidence.found.kept
     zero, quantiles = kept.shapes.zero(), kept.shapes.quantiles()
-    ends = [found.series["step"][at] for at in kept.shapes.stretch_ends()]
-    places = [found.series["step"][0], *ends[1:]]
+    what, numbers = axis(found)
+    ends = [numbers[at] for at in kept.shapes.stretch_ends()]
+    places = what, [numbers[0], *ends[1:]]
     made, colours = [], reward_colours(found)
     for k, name in enumerate(names):
         edges, shares = kept.shapes.bars(k)
@@ -63,14 +65,22 @@ def reward_colours(found: Audit) -> list[int]:
     return [ranked.index(k) for k in range(len(names))]
 
 
+def axis(found: Audit) -> tuple[str, list[int]]:
+    """(what it counts, [S]) the horizontal axis: the steps, or where a dump repeats steps the parts in their order."""
+    steps: list[int] = found.series.get("step", [])
+    if all(before < after for before, after in pairwise(steps)):
+        return "step", steps
+    return "part", list(range(1, len(steps) + 1))
+
+
 def _series(found: Audit, name: str) -> list[Spark]:
-    series = found.series
-    steps: Sequence[int] = series["step"]
+    series, places = found.series, axis(found)
+    spread = series["spread"][name]
     made = [
-        over_steps("Mean", steps, series["mean"][name], significant),
-        over_steps("Spread in a group", steps, series["spread"][name], significant, _from_zero(series["spread"][name])),
-        over_steps("Dead in groups", steps, series["dead_share"][name], percent, (0.0, 1.0)),
-        over_steps("Share of the push", steps, series["influence"][name], percent, (0.0, 1.0)),
+        over_steps("Mean", places, series["mean"][name], significant),
+        over_steps("Spread in a group", places, spread, significant, _from_zero(spread)),
+        over_steps("Dead in groups", places, series["dead_share"][name], percent, (0.0, 1.0)),
+        over_steps("Share of the push", places, series["influence"][name], percent, (0.0, 1.0)),
     ]
     return [spark for spark in made if spark is not None]
 

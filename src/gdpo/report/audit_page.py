@@ -9,7 +9,7 @@ from typing import Any
 from gdpo.audit.findings import SEVERITIES
 from gdpo.audit.kept import KeptGroup
 from gdpo.audit.run import Audit
-from gdpo.report.audit_cards import COLOURS, cards, drift, percent, reward_colours
+from gdpo.report.audit_cards import COLOURS, axis, cards, drift, percent, reward_colours
 from gdpo.report.audit_conflicts import conflict_map
 from gdpo.report.audit_rollouts import rollout_items
 from gdpo.report.charts import Chart, curve, window
@@ -116,8 +116,8 @@ def _shown(value: Any) -> str:
 
 
 def _charts(found: Audit, colours: list[int]) -> list[Chart]:
-    series = found.series
-    if len(series.get("step", [])) < 2:
+    series, (what, numbers) = found.series, axis(found)
+    if len(numbers) < 2:
         return []
     made = []
     for key, title, note, bounds in (
@@ -131,7 +131,7 @@ def _charts(found: Audit, colours: list[int]) -> list[Chart]:
         named = [(name, colours[k], series[key][name]) for k, name in enumerate(found.summary.rewards)]
         named = [entry for entry in named if any(value is not None for value in entry[2])]
         if named:
-            made.append(curve(f"audit/{key}", title, note, series["step"], named, **bounds))
+            made.append(curve(f"audit/{key}", title, note, numbers, named, x_label=what, **bounds))
     return made
 
 

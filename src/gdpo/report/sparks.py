@@ -45,14 +45,14 @@ class Spark:
 
 
 def over_steps(
-    title: str, steps: Sequence[int], values: Values, write: Callable[[float | None], str],
+    title: str, places: tuple[str, Sequence[int]], values: Values, write: Callable[[float | None], str],
     bounds: tuple[float, float] | None = None,
 ) -> Spark | None:  # fmt: skip
     """A curve; None where there are fewer than two values.
 
     Args:
         title: what it shows.
-        steps: S.
+        places: what the horizontal axis counts, and its S numbers.
         values: [S].
         write: a value as text, with its unit.
         bounds: of the vertical axis; None: those of the values.
@@ -62,24 +62,27 @@ def over_steps(
         return None
     flat = min(known) == max(known)
     low, high = bounds or _around(known)
-    places, thin = _thinned(values)
-    line = _path([(_x(at, len(values)), _y(value, low, high)) for at, value in zip(places, thin, strict=True)])
+    middles, thin = _thinned(values)
+    line = _path([(_x(at, len(values)), _y(value, low, high)) for at, value in zip(middles, thin, strict=True)])
     first, last = write(known[0]), write(known[-1])
     note = f"{first} throughout" if flat else f"{first} → {last}"
     words = f"{title}: {note}, between {write(min(known))} and {write(max(known))}"
     zero = _y(0.0, low, high) if low < 0 < high and not flat else None
     ends = ("", "") if flat and bounds is None else (write(high), write(low))
-    return Spark(title, note, *ends, f"step {steps[0]:,}", f"{steps[-1]:,}", line=line, zero=zero, words=words)
+    return Spark(title, note, *ends, *_along(places), line=line, zero=zero, words=words)
 
 
 def band_over_steps(
-    title: str, steps: Sequence[int], quantiles: Sequence[Sequence[float]], write: Callable[[float | None], str]
+    title: str,
+    places: tuple[str, Sequence[int]],
+    quantiles: Sequence[Sequence[float]],
+    write: Callable[[float | None], str],
 ) -> Spark | None:
     """Bands between pairs of quantiles; None with fewer than two known points.
 
     Args:
         title: what it shows.
-        steps: the last step of each of the S points; the first is where they begin.
+        places: what the horizontal axis counts, and its S numbers; the first and the last are shown.
         quantiles: [S][Q], rising, an even number; the first and the last bound the widest band. NaN where unknown.
         write: a value as text.
     """
@@ -95,10 +98,10 @@ def band_over_steps(
     bands = tuple(_path([*points(side), *reversed(points(last - side))]) + "Z" for side in range((last + 1) // 2))
     begins, ends = (f"{write(row[0])} to {write(row[-1])}" for row in (known[0][1], known[-1][1]))
     if all(value == 0 for _, row in known for value in row):
-        return Spark(title, "0 throughout", "", "", f"step {steps[0]:,}", f"{steps[-1]:,}", zero=50.0,
+        return Spark(title, "0 throughout", "", "", *_along(places), zero=50.0,
                      words=f"{title}: 0 throughout")  # fmt: skip
     return Spark(title, begins if begins == ends else f"{begins} → {ends}", write(high), write(low),
-                 f"step {steps[0]:,}", f"{steps[-1]:,}", bands=bands, zero=_y(0.0, low, high),
+                 *_along(places), bands=bands, zero=_y(0.0, low, high),
                  words=f"{title}: at first {begins}, at last {ends}")  # fmt: skip
 
 
@@ -121,6 +124,11 @@ def histogram(
     words = f"{title}: {100 * below:.1f} % of rollouts below 0, {100 * above:.1f} % above; {note}"
     return Spark(title, note, f"{100 * top:.3g} %", "0", write(edges[0]) if len(edges) else NONE, reach, "0",
                  bars=bars, zero=50.0, upright=True, words=words)  # fmt: skip
+
+
+def _along(places: tuple[str, Sequence[int]]) -> tuple[str, str]:
+    what, numbers = places
+    return f"{what} {numbers[0]:,}", f"{numbers[-1]:,}"
 
 
 def _thinned(values: Values) -> tuple[list[float], Values]:

@@ -139,7 +139,7 @@ const charts = (() => {
       add("rollouts", `${(plot.data[option + 1][at] ?? 0).toFixed(1)} %`);
       return;
     }
-    add("step", String(chart.x[at]));
+    add(chart.x_label, String(chart.x[at]));
     plot.series.forEach((one, k) => {
       if (one.line && !one.ghost && one.show) add(one.line.name, format(plot.data[k][at], chart.percent));
     });

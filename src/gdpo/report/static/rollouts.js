@@ -105,7 +105,9 @@
   };
 
   function grow() {
-    const reach = Math.max(1e-9, ...found.map((item) => Math.max(...item.k.map((part) => Math.abs(part || 0)))));
+    // One part far beyond all others would leave no length to them: the bars end where 98 % of the parts do.
+    const sizes = found.flatMap((item) => item.k.map((part) => Math.abs(part || 0))).sort((a, b) => a - b);
+    const reach = Math.max(1e-9, sizes[Math.floor(0.98 * (sizes.length - 1))] || 0);
     list.append(...found.slice(shown, shown + batch).map((item) => card(item, reach)));
     shown = Math.min(found.length, shown + batch);
     more.hidden = shown >= found.length;
