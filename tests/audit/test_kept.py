@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import polars as pl
 import pytest
-from audit.dumps import dump_of
 
 from gdpo.audit import kept as kept_module
 from gdpo.audit import pulls as pulls_module
@@ -16,8 +16,20 @@ from gdpo.audit.kept import SAMPLED, cut
 from gdpo.audit.setting import Setting
 from gdpo.audit.shapes import BINS, STRETCHES, PartShapes
 from gdpo.audit.sums import EPS
+from gdpo.rollouts import Batch, Dump, Summary
 
 NAMES = ["one", "two", "three"]
+
+
+def dump_of(steps, names, rows=None):
+    """``steps``: a list of (scores [B, R], group [B]); ``rows``: columns for each step."""
+    batches = [
+        Batch(at, np.asarray(scores, float), group, pl.DataFrame(
+            {"rollout": [f"{at}-{row}" for row in range(len(scores))]} | (rows[at - 1] if rows else {})
+        ))
+        for at, (scores, group) in enumerate(steps, 1)
+    ]  # fmt: skip
+    return Dump(list(names), "gdpo", {}, Summary(format="gdpo", rewards=list(names)), lambda: iter(batches))
 
 
 def some_dump(steps=9, groups=20, size=6, prompts=None, seed=0, missing=0.1):

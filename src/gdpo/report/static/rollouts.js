@@ -23,6 +23,14 @@
     return ((sign && value > 0 ? "+" : "") + text).replace("-", "−");
   }
 
+  // With as many decimals everywhere, so that a column of them lines up.
+  function signed(value) {
+    if (value === null) return "–";
+    const size = Math.abs(value);
+    const text = size !== 0 && size < 0.0005 ? value.toExponential(0) : value.toFixed(size >= 100 ? 1 : 3);
+    return ((value > 0 ? "+" : "") + text).replace("-", "−");
+  }
+
   function svg(tag, attributes) {
     const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -58,8 +66,8 @@
       const part = item.k[index];
       return element("tr", null,
         element("th", { scope: "row" }, element("span", { className: `swatch c${colour(index)}`, "aria-hidden": "true" }), page.rewards[index]),
-        cell(number(item.v[index])), item.n ? cell(number(item.n[index], true)) : null,
-        cell(number(item.w[index])), cell(number(part, true)),
+        cell(number(item.v[index])), item.n ? cell(signed(item.n[index])) : null,
+        cell(number(item.w[index])), cell(signed(part)),
         element("td", { className: "bar" }, part === null ? "" : bar(part, reach, index)));
     });
     return element("table", many ? { className: "many", tabindex: "0", "aria-label": "rewards of this rollout, the largest part first" } : null,
