@@ -257,3 +257,8 @@ def test_memory_does_not_grow_with_the_dump():
         assert len(kept.pulled) <= pulls_module.KEPT
         assert len(kept.telling) <= kept_module.TELLING
         assert kept.pulls.sums.nbytes <= 2 * (20 * steps) * 6 * 8  # the one thing that grows, with the prompts only
+
+
+def test_a_group_is_numbered_in_its_step():
+    chunk = next(chunks(some_dump(steps=3, groups=4, size=2)))
+    assert [chunk.place(row) for row in range(0, 24, 2)] == [0, 1, 2, 3] * 3

@@ -10,7 +10,6 @@ import numpy as np
 
 from gdpo.audit.chunks import Chunk, Floats, chunks
 from gdpo.audit.findings import Finding, plain
-from gdpo.audit.kept import text_of
 from gdpo.audit.setting import Setting
 from gdpo.audit.sums import Within, within
 from gdpo.core.compute import Estimate
@@ -46,17 +45,18 @@ def with_examples(dump: Dump, setting: Setting, findings: list[Finding]) -> tupl
 
 def example(chunk: Chunk, setting: Setting, made: Estimate, row: int, name: str) -> dict[str, Any]:
     """One rollout as plain values."""
-    texts = {column: text_of(chunk, column, row, LONGEST) for column in ("prompt", "completion")}
-    text: dict[str, Any] = {column: value for column, value in texts.items() if value is not None}
-    label = int(chunk.label[chunk.group[row]])
+    text: dict[str, Any] = {
+        column: str(chunk.rows[column][row])[:LONGEST]
+        for column in ("prompt", "completion")
+        if column in chunk.rows.columns and chunk.rows[column][row] is not None
+    }
     parts = {
         reward: {"value": plain(_known(chunk.scores[row, k])), "normalized": float(made.normalized[row, k]),
                  "contribution": float(made.contributions[row, k])}
         for k, reward in enumerate(setting.names)
     }  # fmt: skip
     return {
-        "rollout": name, "step": chunk.steps[label],
-        "group": int(chunk.group[row] - np.searchsorted(chunk.label, label)),  # in its step
+        "rollout": name, "step": chunk.steps[int(chunk.label[chunk.group[row]])], "group": chunk.place(row),
         "advantage": float(made.advantages[row]), "rewards": parts, **text,
     }  # fmt: skip
 

@@ -132,8 +132,6 @@ class _Maker:
     other: Estimate | None
     first: int
     """Number of the chunk's first group."""
-    firsts: dict[int, int] = field(default_factory=dict)
-    """Step's label -> its first group."""
 
     def rows(self, group: int) -> Any:
         """Rows of a group."""
@@ -142,14 +140,12 @@ class _Maker:
     def group(self, group: int, most: int = MEMBERS) -> KeptGroup:
         """A group of the chunk with at most ``most`` of its rollouts."""
         chunk, rows = self.chunk, self.rows(group)
-        label = int(chunk.label[group])
-        start = int(np.searchsorted(chunk.label, label))
         shown = rows
         if len(rows) > most:
             ranked = rows[np.argsort(np.asarray(self.own.advantages)[rows], kind="stable")]
             shown = np.sort(ranked[np.linspace(0, len(rows) - 1, most).round().astype(int)])
         return KeptGroup(
-            self.first + group, chunk.steps[label], group - start, text_of(chunk, "prompt", int(rows[0])), len(rows),
+            self.first + group, chunk.steps[int(chunk.label[group])], chunk.place(int(rows[0])), text_of(chunk, "prompt", int(rows[0])), len(rows),
             [self.rollout(int(row)) for row in shown],
         )  # fmt: skip
 
@@ -171,12 +167,12 @@ class _Maker:
         )  # fmt: skip
 
 
-def text_of(chunk: Chunk, column: str, row: int, most: int = LONGEST) -> str | None:
+def text_of(chunk: Chunk, column: str, row: int) -> str | None:
     """A text of a rollout, cut where it is long; None where the dump has none."""
     if column not in chunk.rows.columns:
         return None
     value = chunk.rows[column][row]
-    return None if value is None else cut(str(value), most)
+    return None if value is None else cut(str(value))
 
 
 def cut(text: str, most: int = LONGEST) -> str:

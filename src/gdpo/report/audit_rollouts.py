@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gdpo.audit.examples import LONGEST
 from gdpo.audit.kept import KeptGroup, KeptRollout
 from gdpo.audit.run import Audit
 from gdpo.report.charts import rounded
@@ -110,10 +111,15 @@ def _of_example(entry: dict[str, Any], chosen: _Chosen) -> dict[str, Any]:
     columns = ([part[key] for part in parts] for key in ("value", "normalized", "contribution"))
     values, normalized, contributions = columns
     return {
-        "prompt": entry.get("prompt"), "completion": entry.get("completion"),
+        "prompt": _marked(entry.get("prompt")), "completion": _marked(entry.get("completion")),
         "numbers": _numbers(entry["step"], entry["group"], None, entry["advantage"], values, normalized,
                             chosen.weights, contributions),
     }  # fmt: skip
+
+
+def _marked(text: str | None) -> str | None:
+    """A text that was cut says so."""
+    return f"{text}\n[… cut here …]" if text is not None and len(text) >= LONGEST else text
 
 
 def _numbers(
