@@ -144,9 +144,10 @@ class _Maker:
         if len(rows) > most:
             ranked = rows[np.argsort(np.asarray(self.own.advantages)[rows], kind="stable")]
             shown = np.sort(ranked[np.linspace(0, len(rows) - 1, most).round().astype(int)])
+        first = int(rows[0])
         return KeptGroup(
-            self.first + group, chunk.steps[int(chunk.label[group])], chunk.place(int(rows[0])), text_of(chunk, "prompt", int(rows[0])), len(rows),
-            [self.rollout(int(row)) for row in shown],
+            self.first + group, chunk.steps[int(chunk.label[group])], chunk.place(first),
+            text_of(chunk, "prompt", first), len(rows), [self.rollout(int(row)) for row in shown],
         )  # fmt: skip
 
     def rollout(self, row: int) -> KeptRollout:
