@@ -24,14 +24,17 @@ def sweep_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 HOSTILE = [
     "<script>window.hacked = 1</script>", '<img src=x onerror="window.hacked = 2">', "<style>body { display: none }</style>",
     "\x1b[31mred\x07\x00", "\u202eright to left", "</script><script>window.hacked = 3</script>", "\u2028\u2029 {{ 7 * 7 }}",
+    "<a href='javascript:window.hacked = 4'>x</a><iframe srcdoc='<script>parent.hacked = 5</script>'>",
+    "<!--<script>", "]]></style><svg onload='window.hacked = 6'>", "long " * 200_000, "\ud800 lone \udfff", "",
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of an audit whose completions are hostile."""
+    import json
+
     import numpy as np
-    import polars as pl
 
     from gdpo.audit.run import audit
     from gdpo.report.html import write_audit_report
@@ -41,12 +44,14 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generator = np.random.default_rng(0)
     for step in range(1, 9):
         correct = (generator.random(64) < 0.5).astype(float)
-        pl.DataFrame(
+        rows = [
             {
-                "step": [step] * 64, "prompt": [f"{HOSTILE[row // 8 % 7]} {row // 8}" for row in range(64)],
-                "completion": [HOSTILE[row % 7] for row in range(64)], "correct": correct,
-                "<b>again</b>": 2 * correct, "saved": 100 * generator.random(64),
+                "step": step, "prompt": f"{HOSTILE[row // 8]} {row // 8}", "completion": HOSTILE[row % len(HOSTILE)],
+                "correct": correct[row], "<b>again</b>": 2 * correct[row], "saved": 100 * generator.random(),
             }
-        ).write_parquet(folder / f"completions_{step:05d}.parquet")  # fmt: skip
+            for row in range(64)
+        ]  # fmt: skip
+        lines = "".join(json.dumps(row) + "\n" for row in rows)  # escapes, so that lone surrogates can be written
+        (folder / f"completions_{step:05d}.jsonl").write_text(lines)
     dump = open_dump(folder)
     return write_audit_report(audit(dump), dump, str(folder), tmp_path_factory.mktemp("pages") / "audit.html")

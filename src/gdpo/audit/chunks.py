@@ -60,6 +60,11 @@ class Chunk:
         """[..., G] -> [..., B]."""
         return np.repeat(values, self.sizes, axis=-1)
 
+    def place(self, row: int) -> int:
+        """Number of a rollout's group in its step, from 0."""
+        group = int(self.group[row])
+        return group - int(np.searchsorted(self.label, self.label[group]))
+
     def column(self, name: str) -> Floats | None:
         """[B] a column of numbers, NaN where null; None where the dump has none."""
         if name not in self.rows.columns or not self.rows[name].dtype.is_numeric():

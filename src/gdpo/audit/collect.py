@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gdpo.audit.chunks import Chunk, Floats
+from gdpo.audit.kept import Kept
 from gdpo.audit.setting import Setting
 from gdpo.audit.sums import Situations, Totals, base_sums, method_sums, within
 from gdpo.expressions import Condition
@@ -44,6 +45,8 @@ class Collected:
     """[R, 2] rollouts of the whole dump at the least and at the largest value seen."""
     lengths: bool = False
     """Whether completions have lengths."""
+    kept: Kept = field(default_factory=Kept)
+    """For a page: shapes, prompts and whole groups."""
 
     @property
     def scale(self) -> Floats:
@@ -112,6 +115,9 @@ def _add(found: Collected, chunk: Chunk, settings: Mapping[str, Setting], condit
     found.spreads.append(np.where(about.live, about.std, np.nan).T.astype(np.float32))
     found.attributed.append(attributed.astype(np.float32))
     found.lone.append((attributed * _lone(chunk, about.values, about.live).T).sum(axis=1).astype(np.float32))
+    other = "gdpo" if setting.method == "grpo" else "grpo"
+    gap = sums[f"{setting.method}/distinct"] - sums[f"{other}/distinct"] if other in estimates else None
+    found.kept.add(chunk, about, estimates[setting.method], estimates.get(other), gap)
 
 
 def _see_values(found: Collected, scores: Floats) -> None:

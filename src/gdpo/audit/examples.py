@@ -56,7 +56,7 @@ def example(chunk: Chunk, setting: Setting, made: Estimate, row: int, name: str)
         for k, reward in enumerate(setting.names)
     }  # fmt: skip
     return {
-        "rollout": name, "step": chunk.steps[int(chunk.label[chunk.group[row]])], "group": int(chunk.group[row]),
+        "rollout": name, "step": chunk.steps[int(chunk.label[chunk.group[row]])], "group": chunk.place(row),
         "advantage": float(made.advantages[row]), "rewards": parts, **text,
     }  # fmt: skip
 

@@ -2,49 +2,56 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gdpo.audit.chunks import Chunk, chunks
+from gdpo.audit.findings import SEVERITIES
+from gdpo.audit.kept import KeptGroup
 from gdpo.audit.run import Audit
-from gdpo.audit.setting import Setting
+from gdpo.report.audit_cards import COLOURS, axis, cards, drift, percent, reward_colours
+from gdpo.report.audit_conflicts import conflict_map
+from gdpo.report.audit_rollouts import rollout_items
 from gdpo.report.charts import Chart, curve, window
 from gdpo.report.example_group import ExampleGroup, Pattern
 from gdpo.report.formats import NONE, fixed, significant
 from gdpo.report.run_page import Bar
-from gdpo.report.text import turns
-from gdpo.rollouts.dump import Dump
 
-_TEXT_LIMIT = 2000
-_GROUPS_TRIED = 2000
-_LARGEST_GROUP = 64
 _NOTICES = 8
+_MOST_COLUMNS = 8
+"""With more rewards than this, tables of one group show those that vary in it."""
+_STRONGEST = 0.6
+"""Opacity of the strongest colour behind a number that must stay readable."""
 
 
-def audit_page(found: Audit, dump: Dump, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def audit_page(found: Audit, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Template context and embedded data of an audit's page.
 
     Args:
         found: the audit.
-        dump: what was audited; a group to show is read from its first steps.
-        path: where it was, as the user wrote it.
+        path: where the dump was, as the user wrote it.
     """
     names = found.summary.rewards
-    example = _example(found, dump)
-    charts = _charts(found)
-    items = _rollouts(found)
+    colours = reward_colours(found)
+    charts = _charts(found, colours)
+    items = rollout_items(found)
     context = {
         "title": f"Audit of {path}", "path": path, "name": Path(path).name or path,
         "found": found, "facts": _facts(found, path), "notices": _notices(found),
-        "rows": [_row(found, name, k) for k, name in enumerate(names)] if found.measures else [],
+        "rows": [_row(found, name, colours[k]) for k, name in enumerate(names)] if found.measures else [],
         "findings": [_finding(one) for one in found.findings], "charts": charts, "rewards": names,
         "smooth": window(len(found.summary.steps)), "matrix": _matrix(found), "bars": _bars(found),
-        "example": example, "reach": _reach(example), "shown": len(items["items"]),
-        "unmeasured": sorted(found.unmeasured.items()),
+        "examples": [(example, _reach(example)) for example in _examples(found)], "shown": len(items["items"]),
+        "reasons": items["reasons"], "unmeasured": sorted(found.unmeasured.items()), "cards": cards(found),
+        "conflicts": conflict_map(found), "counts": _counts(found), "colours": colours, "drawn": COLOURS,
+        "many": len(names) > _MOST_COLUMNS,
     }  # fmt: skip
-    return context, {"rewards": names, "charts": {c.key: c.data() for c in charts}, "rollouts": items}
+    return context, {
+        "rewards": names,
+        "colours": colours,
+        "charts": {c.key: c.data() for c in charts},
+        "rollouts": items,
+    }
 
 
 def _facts(found: Audit, path: str) -> list[tuple[str, str]]:
@@ -77,18 +84,24 @@ def _row(found: Audit, name: str, colour: int) -> dict[str, Any]:
     return {
         "name": name, "colour": colour, "mean": significant(measures["mean"].get(name)),
         "range": f"{significant(seen[0])} to {significant(seen[1])}" if seen else NONE,
-        "spread": significant(measures["group_std_mean"].get(name)), "dead": _percent(dead),
-        "dead_width": _width(dead), "share": _percent(share), "share_width": _width(share),
-        "missing": _percent(measures["missing_share"].get(name)), "weight": significant(found.weights.get(name)),
-        "drift": significant(measures["drift"].get(name), sign=True),
+        "spread": significant(measures["group_std_mean"].get(name)), "dead": percent(dead),
+        "dead_width": _width(dead), "share": percent(share), "share_width": _width(share),
+        "missing": percent(measures["missing_share"].get(name)), "weight": significant(found.weights.get(name)),
+        "drift": drift(measures["drift"].get(name)),
     }  # fmt: skip
+
+
+def _counts(found: Audit) -> list[tuple[str, str]]:
+    """(severity, how many findings have it), the worst first."""
+    counts = [(severity, sum(one.severity == severity for one in found.findings)) for severity in SEVERITIES]
+    return [(severity, f"{count} {severity}{'s' * (count != 1)}") for severity, count in counts if count]
 
 
 def _finding(one: Any) -> dict[str, Any]:
     interval = f"{significant(one.interval[0])} to {significant(one.interval[1])}" if one.interval else None
     return {
         "id": one.id, "severity": one.severity, "what": one.what, "remedy": one.remedy, "measure": one.measure,
-        "value": significant(one.value), "interval": interval, "cost": _percent(one.cost) if one.cost else None,
+        "value": significant(one.value), "interval": interval, "cost": percent(one.cost) if one.cost else None,
         "rests": ", ".join(f"{count:,} {what}" for what, count in one.rests_on.items() if count),
         "evidence": [(key, _shown(value)) for key, value in one.evidence.items()], "rollouts": list(one.rollouts),
     }  # fmt: skip
@@ -102,9 +115,9 @@ def _shown(value: Any) -> str:
     return ", ".join(map(_shown, value)) if isinstance(value, list) else str(value)
 
 
-def _charts(found: Audit) -> list[Chart]:
-    series = found.series
-    if len(series.get("step", [])) < 2:
+def _charts(found: Audit, colours: list[int]) -> list[Chart]:
+    series, (what, numbers) = found.series, axis(found)
+    if len(numbers) < 2:
         return []
     made = []
     for key, title, note, bounds in (
@@ -115,10 +128,10 @@ def _charts(found: Audit) -> list[Chart]:
          {"percent": True, "low": 0.0, "high": 1.0}),
         ("spread", "Spread inside groups", "Mean standard deviation of the reward within a group.", {"low": 0.0}),
     ):  # fmt: skip
-        named = [(name, k, series[key][name]) for k, name in enumerate(found.summary.rewards)]
+        named = [(name, colours[k], series[key][name]) for k, name in enumerate(found.summary.rewards)]
         named = [entry for entry in named if any(value is not None for value in entry[2])]
         if named:
-            made.append(curve(f"audit/{key}", title, note, series["step"], named, **bounds))
+            made.append(curve(f"audit/{key}", title, note, numbers, named, x_label=what, **bounds))
     return made
 
 
@@ -138,7 +151,7 @@ def _matrix(found: Audit) -> list[list[dict[str, Any]]]:
             value = 1.0 if one == two else known.get((one, two))
             cells.append({
                 "text": NONE if value is None else fixed(value, 2), "own": one == two,
-                "kind": "plus" if (value or 0.0) >= 0 else "minus", "size": f"{abs(value or 0.0):.2f}",
+                "kind": "plus" if (value or 0.0) >= 0 else "minus", "size": f"{_STRONGEST * abs(value or 0.0):.2f}",
             })  # fmt: skip
         rows.append(cells)
     return rows
@@ -158,87 +171,46 @@ def _bars(found: Audit) -> list[Bar]:
     return bars
 
 
-def _example(found: Audit, dump: Dump) -> ExampleGroup | None:
-    """The group of the first steps in which the method in use and the other one differ most in what they tell apart."""
+def _examples(found: Audit) -> list[ExampleGroup]:
+    """Groups in which the method in use and the other one differ most in what they tell apart."""
     if found.evidence is None or len(found.summary.rewards) < 2:
-        return None
+        return []
     setting = found.evidence.found.setting
-    other = setting.with_method("gdpo" if setting.method == "grpo" else "grpo")
-    chunk = next(chunks(dump), None)
-    if chunk is None:
-        return None
-    one, two = (np.asarray(s.estimate(chunk).advantages, dtype=np.float64) for s in (setting, other))
-    best: tuple[int, int] | None = None
-    for group in range(min(len(chunk.starts), _GROUPS_TRIED)):
-        rows = _members(chunk, group)
-        if not 2 <= len(rows) <= _LARGEST_GROUP:
-            continue
-        gap = abs(len(set(one[rows].round(6))) - len(set(two[rows].round(6))))
-        if gap and (best is None or gap > best[0]):
-            best = gap, group
-    return None if best is None else _group(chunk, best[1], setting, other.method, one, two)
+    other = "gdpo" if setting.method == "grpo" else "grpo"
+    colours, telling = reward_colours(found), found.evidence.found.kept.telling
+    return [_group(group, list(setting.names), colours, setting.method, other) for *_, group in telling]
 
 
-def _group(chunk: Chunk, group: int, setting: Setting, other: str, one: Any, two: Any) -> ExampleGroup:
-    rows = _members(chunk, group)
+def _group(group: KeptGroup, names: list[str], colours: list[int], method: str, other: str) -> ExampleGroup:
+    """A group as a picture; rewards that are equal in all its rollouts are left out where there are many."""
+    vary = [k for k in range(len(names)) if len({one.values[k] for one in group.rollouts}) > 1]
+    shown = vary if len(names) > _MOST_COLUMNS else list(range(len(names)))
     found: dict[str, list[int]] = {}
-    for row in rows.tolist():
-        found.setdefault(f"{chunk.scores[row].tolist()} {one[row]:.6f}", []).append(row)
-    shared: dict[float, int] = {}
-    for members in found.values():
-        shared[round(two[members[0]], 6)] = shared.get(round(two[members[0]], 6), 0) + 1
+    for row, one in enumerate(group.rollouts):
+        found.setdefault(f"{one.values} {one.advantage:.6f}", []).append(row)
+    own, two = (
+        [round(one.advantage, 6) for one in group.rollouts],
+        [round(one.other or 0.0, 6) for one in group.rollouts],
+    )
+    merging, seen = (other, two) if len(set(two)) < len(set(own)) else (method, own)
+    shared = Counter(seen[rows[0]] for rows in found.values())
     merged = sorted((value for value, count in shared.items() if count > 1), reverse=True)
-    patterns = [
-        Pattern(
-            [None if np.isnan(score) else float(score) for score in chunk.scores[members[0]]], len(members),
-            float(one[members[0]]), float(two[members[0]]),
-            merged.index(round(two[members[0]], 6)) if round(two[members[0]], 6) in merged else None, members,
-        )
-        for members in found.values()
-    ]  # fmt: skip
+    patterns = []
+    for rows in found.values():
+        first = group.rollouts[rows[0]]
+        mark = merged.index(seen[rows[0]]) if seen[rows[0]] in merged else None
+        values = [first.values[k] for k in shown]
+        patterns.append(Pattern(values, len(rows), own[rows[0]], two[rows[0]], mark, rows))
     return ExampleGroup(
-        step=chunk.steps[int(chunk.label[group])], group=str(group), method=setting.method, other_method=other,
-        rewards=list(setting.names), patterns=sorted(patterns, key=lambda p: (-p.own, -p.other)), rollouts=len(rows),
-        own_distinct=len(set(one[rows].round(6))), other_distinct=len(set(two[rows].round(6))),
+        step=group.step, group=str(group.group), method=method, other_method=other, rewards=[names[k] for k in shown],
+        patterns=sorted(patterns, key=lambda p: (-p.own, -p.other)), rollouts=group.size,
+        own_distinct=len(set(own)), other_distinct=len(set(two)), merging=merging, colours=[colours[k] for k in shown],
+        left_out=len(names) - len(shown),
     )  # fmt: skip
 
 
-def _members(chunk: Chunk, group: int) -> Any:
-    return np.arange(chunk.starts[group], chunk.starts[group] + chunk.sizes[group])
-
-
-def _reach(example: ExampleGroup | None) -> float:
-    values = [] if example is None else [abs(v) for p in example.patterns for v in (p.own, p.other)]
-    return max([*values, 1e-9])
-
-
-def _rollouts(found: Audit) -> dict[str, Any]:
-    """The rollouts that findings show, as the list of the page takes them."""
-    names = found.summary.rewards
-    showing: dict[str, list[str]] = {}
-    for one in found.findings:
-        for rollout in one.rollouts:
-            showing.setdefault(rollout, []).append(one.id)
-    prompts: list[Any] = []
-    places: dict[str, int] = {}
-    items = []
-    for rollout, entry in found.examples.items():
-        prompt = entry.get("prompt") or ""
-        if prompt not in places:
-            places[prompt] = len(prompts)
-            prompts.append(turns(prompt, _TEXT_LIMIT))
-        parts = entry["rewards"]
-        items.append({
-            "s": entry["step"], "l": None, "a": entry["advantage"], "g": str(entry["group"]),
-            "t": ", ".join(showing.get(rollout, []))[:80], "r": rollout[:80], "p": places[prompt],
-            "c": turns(entry.get("completion"), _TEXT_LIMIT), "v": [parts[name]["value"] for name in names],
-            "w": [found.weights.get(name) for name in names], "k": [parts[name]["contribution"] for name in names],
-        })  # fmt: skip
-    return {"prompts": prompts, "items": items}
-
-
-def _percent(value: float | None) -> str:
-    return NONE if value is None else f"{fixed(100 * value)}\u202f%"
+def _reach(example: ExampleGroup) -> float:
+    return max([*(abs(v) for p in example.patterns for v in (p.own, p.other)), 1e-9])
 
 
 def _width(value: float | None) -> str:

@@ -42,6 +42,12 @@ class ExampleGroup:
     rollouts: int
     own_distinct: int
     other_distinct: int
+    merging: str = ""
+    """The method that tells fewer apart, where that may be either; else it is the other method."""
+    colours: list[int] | None = None
+    """Number of each reward's colour, where that is not its place."""
+    left_out: int = 0
+    """Rewards that are not shown, since all rollouts of the group have the same value of them."""
 
     @property
     def rows(self) -> list[int]:

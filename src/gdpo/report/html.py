@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from gdpo.audit.run import Audit
 from gdpo.core.errors import Error
@@ -28,7 +28,7 @@ from gdpo.rollouts.dump import Dump
 from gdpo.version import __version__
 
 _HERE = Path(__file__).parent
-_STYLES = ("vendor/uPlot.min.css", "static/report.css", "static/parts.css")
+_STYLES = ("vendor/uPlot.min.css", "static/report.css", "static/parts.css", "static/audit.css")
 _RUN_SCRIPTS = ("vendor/uPlot.iife.min.js", "static/charts.js", "static/rollouts.js")
 _COMPARE_SCRIPTS = ("vendor/uPlot.iife.min.js", "static/charts.js")
 
@@ -64,7 +64,7 @@ def write_audit_report(found: Audit, dump: Dump, path: str, target: Path) -> Pat
 
     Args:
         found: the audit.
-        dump: what was audited.
+        dump: what was audited; not read again, everything the page shows was kept by the audit.
         path: where that was, as the user wrote it.
         target: the file to write; one that is there stays until the new one is whole.
 
@@ -74,7 +74,7 @@ def write_audit_report(found: Audit, dump: Dump, path: str, target: Path) -> Pat
     Raises:
         Error: it cannot be written.
     """
-    context, data = audit_page(found, dump, path)
+    context, data = audit_page(found, path)
     return _write(target.parent, "audit.html.j2", context, data, _RUN_SCRIPTS, target.name)
 
 
@@ -139,10 +139,19 @@ def _environment() -> Environment:
         plain=plain,
         capitalize_first=lambda text: text[:1].upper() + text[1:],
         visible=visible,
+        wrapping=wrapping,
         percent=lambda value: Scale(share=True).value(value),
         place=lambda value, reach: f"{50 + 46 * value / reach:.2f}%",
     )
     return environment
+
+
+def wrapping(name: str) -> Markup:
+    """A name that may be broken after the marks that join its words."""
+    escaped = str(escape(visible(name)))
+    for mark in "_/-.":
+        escaped = escaped.replace(mark, f"{mark}<wbr>")
+    return Markup(escaped)
 
 
 def _hash(content: str) -> str:

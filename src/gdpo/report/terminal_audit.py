@@ -16,6 +16,12 @@ from gdpo.report.text import plain_line
 
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 _MOST_SKIPPED = 5
+_MOST_WEIGHTS = 8
+_HEADS = ("mean", "spread", "dead", "share", "missing")
+_LEGEND = "spread: mean std in a group; dead: groups in which it is tied; share: of the advantage"
+_NUMBERS = 50
+"""Columns that the numbers of the table take, five of at most 9 characters with a space before each."""
+_NARROWEST = 64
 
 
 def print_audit(found: Audit, path: str, console: Console) -> None:
@@ -26,13 +32,14 @@ def print_audit(found: Audit, path: str, console: Console) -> None:
         path: where the dump was, as the user wrote it.
         console: where to print.
     """
-    console.print(Text(plain_line(found.verdict, 600), style="bold"), soft_wrap=False)
+    print_wrapped(console, plain_line(found.verdict, 600), style="bold", indented=0)
     console.print()
     for text in _read(found, path):
         print_wrapped(console, text, style="dim", indented=0)
     console.print()
     if found.measures:
-        console.print(_table(found))
+        console.print(_table(found, max(console.width, _NARROWEST)))
+        print_wrapped(console, _LEGEND, style="dim", indented=0)
         for text in _told_apart(found):
             print_wrapped(console, text, indented=0)
         console.print()
@@ -51,11 +58,10 @@ def _read(found: Audit, path: str) -> list[str]:
     steps = f"{len(read.steps):,} steps" if len(read.steps) != 1 else "1 step"
     how = {"given": "as given", "the dump": "as the dump says", "its advantages": "which its advantages show",
            "assumed": "assumed"}.get(found.method_from, found.method_from)  # fmt: skip
-    weights = ", ".join(f"{name} {weight:g}" for name, weight in found.weights.items())
     lines = [
         f"{plain_line(path, 200)}: {read.format}, {read.files} file{'s' * (read.files != 1)}, {read.rollouts:,} "
         f"rollouts in {read.groups:,} groups ({sizes}), {steps}",
-        f"method {found.method}, {how}; weights {weights or 'none'}",
+        f"method {found.method}, {how}; {_weights(found)}",
     ]
     if read.duplicates_dropped:
         lines.append(f"{read.duplicates_dropped:,} rows repeat others and were left out")
@@ -66,21 +72,44 @@ def _read(found: Audit, path: str) -> list[str]:
     return lines + [plain_line(note, 300) for note in read.notes]
 
 
-def _table(found: Audit) -> Table:
+def _weights(found: Audit) -> str:
+    """The weights in few words: the one most rewards have, and those that have another."""
+    values = list(found.weights.values())
+    if not values:
+        return "weights none"
+    usual = max(dict.fromkeys(values), key=values.count)
+    if values.count(usual) == len(values) and len(values) > 1:
+        return f"all weights {usual:g}"
+    others = [name for name, weight in found.weights.items() if weight != usual or len(values) <= _MOST_WEIGHTS]
+    shown = ", ".join(f"{plain_line(name, 60)} {found.weights[name]:g}" for name in others[:_MOST_WEIGHTS])
+    more = f" and {len(others) - _MOST_WEIGHTS} more" if len(others) > _MOST_WEIGHTS else ""
+    rest = "" if len(values) <= _MOST_WEIGHTS else f", {usual:g} for the others"
+    return f"weights {shown}{more}{rest}"
+
+
+def _table(found: Audit, width: int) -> Table:
     """A row a reward: mean, spread inside groups, dead groups, its part in the advantage, missing."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("reward")
-    for head in ("mean", "spread in group", "dead in groups", "of the advantage", "missing"):
-        table.add_column(head, justify="right")
+    table.add_column("reward", no_wrap=True)
+    for head in _HEADS:
+        table.add_column(head, justify="right", no_wrap=True)
     measures = found.measures
     dominance = measures.get(f"dominance_{found.method}", {})
     for name in found.summary.rewards:
         table.add_row(
-            plain_line(name, 30), significant(measures["mean"].get(name)),
+            Text(middle_cut(plain_line(name, 200), width - _NUMBERS)), significant(measures["mean"].get(name)),
             significant(measures["group_std_mean"].get(name)), _percent(measures["dead_share"].get(name)),
             _percent(dominance.get(name)), _percent(measures["missing_share"].get(name)),
         )  # fmt: skip
     return table
+
+
+def middle_cut(name: str, room: int) -> str:
+    """A name in at most ``room`` characters; long ones often differ at the end only, so the middle goes."""
+    if len(name) <= room:
+        return name
+    tail = room // 2
+    return f"{name[: room - tail - 1]}…{name[-tail:]}"
 
 
 def _told_apart(found: Audit) -> list[str]:

@@ -5,7 +5,7 @@ const page = JSON.parse(document.getElementById("data").textContent);
 
 const charts = (() => {
   const drawn = [];
-  const hidden = new Set();
+  const hidden = new Set([...document.querySelectorAll(".key[aria-pressed='false']")].map((key) => Number(key.dataset.series)));
   let option = 0;
   const dashes = [[], [7, 3], [2, 3], [9, 3, 2, 3], [4, 2], [], [7, 3], [2, 3]];
   const sync = uPlot.sync("steps");
@@ -76,11 +76,11 @@ const charts = (() => {
       }
       if (line.thin) {
         data.push(line.thin);
-        list.push({ line, ghost: true, stroke: () => color(line.colour), alpha: 0.28, width: 1, points: { show: false } });
+        list.push({ line, ghost: true, show: !hidden.has(line.colour), stroke: () => color(line.colour), alpha: 0.28, width: 1, points: { show: false } });
       }
       const many = line.values.length > 1;
       data.push(line.values);
-      list.push({ line, ghost: line.faint, stroke: () => color(line.colour), width: line.faint ? 1 : 2, alpha: line.faint ? 0.4 : 1,
+      list.push({ line, ghost: line.faint, show: !hidden.has(line.colour), stroke: () => color(line.colour), width: line.faint ? 1 : 2, alpha: line.faint ? 0.4 : 1,
         dash: line.faint || line.colour < 0 ? [] : dashes[line.colour % 8], points: { show: !many || undefined, size: 5 } });
     });
     return { data, list };
@@ -139,7 +139,7 @@ const charts = (() => {
       add("rollouts", `${(plot.data[option + 1][at] ?? 0).toFixed(1)} %`);
       return;
     }
-    add("step", String(chart.x[at]));
+    add(chart.x_label, String(chart.x[at]));
     plot.series.forEach((one, k) => {
       if (one.line && !one.ghost && one.show) add(one.line.name, format(plot.data[k][at], chart.percent));
     });
@@ -151,7 +151,8 @@ const charts = (() => {
     if (!chart || !chart.x.length) return;
     const { data, list } = series(chart);
     const named = chart.lines.filter((line) => !line.faint);
-    const wide = place.clientWidth > 520 && named.length > 1 && !chart.bars;
+    // Beyond a dozen curves names at their ends would not find room; the legend and the readout name them.
+    const wide = place.clientWidth > 520 && named.length > 1 && named.length <= 12 && !chart.bars;
     const room = wide ? 14 + Math.max(...named.map((line) => width(short(line.name)))) : 0;
     const plot = new uPlot({
       width: place.clientWidth, height: place.clientHeight, padding: [8, room || 10, 0, 0], legend: { show: false },

@@ -23,15 +23,25 @@
     return ((sign && value > 0 ? "+" : "") + text).replace("-", "−");
   }
 
+  // With as many decimals everywhere, so that a column of them lines up.
+  function signed(value) {
+    if (value === null) return "–";
+    const size = Math.abs(value);
+    const text = size !== 0 && size < 0.0005 ? value.toExponential(0) : value.toFixed(size >= 100 ? 1 : 3);
+    return ((value > 0 ? "+" : "") + text).replace("-", "−");
+  }
+
   function svg(tag, attributes) {
     const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
     return made;
   }
 
-  function bar(value, reach, colour) {
+  const colour = (index) => (page.colours?.[index] ?? index) % 8;
+
+  function bar(value, reach, index) {
     const width = 46 * Math.min(Math.abs(value) / reach, 1);
-    const picture = svg("svg", { class: `diverging plain c${colour % 8}`, width: "100%", height: 14, "aria-hidden": "true" });
+    const picture = svg("svg", { class: `diverging plain c${colour(index)}`, width: "100%", height: 14, "aria-hidden": "true" });
     picture.append(svg("line", { class: "zero", x1: "50%", x2: "50%", y1: 0, y2: 14 }),
       svg("rect", { x: `${value > 0 ? 50 : 50 - width}%`, y: 2, width: `${width}%`, height: 10 }));
     return picture;
@@ -45,18 +55,23 @@
   }
 
   function parts(item, reach) {
-    const head = ["reward", "score", "weight", "part in advantage"].map((text, index) =>
-      element("th", { scope: "col", className: index === 0 ? "" : index < 3 ? "n" : "", ...(index === 3 ? { colspan: "2" } : {}) }, text));
-    const rows = page.rewards.map((name, index) => {
+    const titles = ["reward", "score", ...(item.n ? ["normalised"] : []), "weight"];
+    const head = titles.map((text, index) => element("th", { scope: "col", className: index ? "n" : "" }, text));
+    head.push(element("th", { scope: "col", className: "n" }, "part"), element("td", { className: "bar" }));
+    const order = page.rewards.map((_, index) => index);
+    const many = order.length > 8;
+    if (many) order.sort((a, b) => Math.abs(item.k[b] || 0) - Math.abs(item.k[a] || 0));
+    const cell = (text) => element("td", { className: "n" }, text);
+    const rows = order.map((index) => {
       const part = item.k[index];
       return element("tr", null,
-        element("th", { scope: "row" }, element("span", { className: `swatch c${index % 8}`, "aria-hidden": "true" }), name),
-        element("td", { className: "n" }, number(item.v[index])),
-        element("td", { className: "n" }, number(item.w[index])),
-        element("td", { className: "n" }, number(part, true)),
+        element("th", { scope: "row" }, element("span", { className: `swatch c${colour(index)}`, "aria-hidden": "true" }), page.rewards[index]),
+        cell(number(item.v[index])), item.n ? cell(signed(item.n[index])) : null,
+        cell(number(item.w[index])), cell(signed(part)),
         element("td", { className: "bar" }, part === null ? "" : bar(part, reach, index)));
     });
-    return element("table", null, element("thead", null, element("tr", null, ...head)), element("tbody", null, ...rows));
+    return element("table", many ? { className: "many", tabindex: "0", "aria-label": "rewards of this rollout, the largest part first" } : null,
+      element("thead", null, element("tr", null, ...head)), element("tbody", null, ...rows));
   }
 
   function card(item, reach) {
@@ -76,6 +91,8 @@
   function matches(item, wish) {
     if (wish.first !== null && !(item.s >= wish.first)) return false;
     if (wish.last !== null && !(item.s <= wish.last)) return false;
+    if (wish.group && item.g !== wish.group) return false;
+    if (wish.why && !item.m.includes(wish.why)) return false;
     if (wish.reward !== null) {
       const score = item.v[wish.reward];
       if (wish.relation === "none") { if (score !== null) return false; }
@@ -96,7 +113,9 @@
   };
 
   function grow() {
-    const reach = Math.max(1e-9, ...found.map((item) => Math.max(...item.k.map((part) => Math.abs(part || 0)))));
+    // One part far beyond all others would leave no length to them: the bars end where 98 % of the parts do.
+    const sizes = found.flatMap((item) => item.k.map((part) => Math.abs(part || 0))).sort((a, b) => a - b);
+    const reach = Math.max(1e-9, sizes[Math.floor(0.98 * (sizes.length - 1))] || 0);
     list.append(...found.slice(shown, shown + batch).map((item) => card(item, reach)));
     shown = Math.min(found.length, shown + batch);
     more.hidden = shown >= found.length;
@@ -104,10 +123,10 @@
   }
 
   function filter() {
-    const value = (name) => form.elements[name].value;
+    const value = (name) => form.elements[name]?.value ?? "";
     const given = (name) => value(name) === "" ? null : Number(value(name));
     const wish = { text: value("text").toLowerCase(), first: given("first"), last: given("last"), reward: given("reward"),
-      relation: value("relation"), value: given("value") };
+      relation: value("relation"), value: given("value"), group: value("group"), why: value("why") };
     // Infinity minus Infinity is NaN, which a sort takes as equal by accident only; || 0 makes that explicit.
     const order = orders[value("order")];
     found = page.rollouts.items.filter((item) => matches(item, wish)).sort((a, b) => order(a, b) || 0);
@@ -127,6 +146,22 @@
     });
     filter();
   }
+
+  // What elsewhere on the page points at rollouts: a finding at those that show it, a prompt at one of its groups.
+  for (const button of document.querySelectorAll("[data-why], [data-group]")) {
+    button.addEventListener("click", () => {
+      form.reset();
+      setTimeout(() => {
+        const { why, step, group } = button.dataset;
+        if (why) form.elements.why.value = why;
+        if (group) [form.elements.first.value, form.elements.last.value, form.elements.group.value] = [step, step, group];
+        filter();
+        document.getElementById("rollouts").scrollIntoView();
+        count.focus({ preventScroll: true });
+      });
+    });
+  }
+  addEventListener("beforeprint", () => document.querySelectorAll("details.card").forEach((card) => { card.open = true; }));
 
   const kinds = document.querySelectorAll("[data-filter='pairs'] button");
   for (const button of kinds) {
