@@ -69,7 +69,9 @@ def test_figures_are_those_of_the_results():
         mean = 100 * sum(run["after"]["correct and format"] for run in runs) / len(runs)
         assert f"{mean:.1f} % ({name})" in TEXT
     overhead = json.loads((ROOT / "benchmarks" / "results" / "step_overhead.json").read_text())
-    assert f"{100 * overhead['added_share_of_a_step']:.1f} %" in TEXT
+    for arm in ("metrics", "table"):
+        assert overhead[arm]["met"]
+        assert f"{100 * overhead[arm]['share_of_a_step']:.1f} %" in TEXT
 
 
 def recipe_results(name):
@@ -130,3 +132,15 @@ def test_the_difference_it_prints(capsys):
 def test_every_file_it_links_to_is_there():
     for target in re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", TEXT):
         assert (ROOT / target).exists(), target
+
+
+def test_the_block_for_verl_is_what_the_plug_in_reads():
+    import yaml
+
+    from gdpo.doctor.verl import check_config
+
+    (block,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.S)
+    config = yaml.safe_load(block)
+    states = [check.state for check in check_config(config, "v1")]
+    assert "wrong" not in states
+    assert "ok" in states

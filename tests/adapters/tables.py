@@ -60,7 +60,7 @@ def reference(folder: Path, method="gdpo", beside: Path | None = None, text=True
 
 def check_same(folder: Path, other: Path, capsys) -> None:
     """The audits of two folders agree: verdict, findings, every measure; one rollout of the first can be explained."""
-    found, want = gdpo.audit_dump(folder), gdpo.audit_dump(other)
+    found, want = gdpo.audit(folder), gdpo.audit(other)
     assert (found.method, found.method_from, found.weights) == (want.method, "the dump", WEIGHTS)
     assert found.enough
     assert None not in found.measures["length_correlation"].values()

@@ -93,7 +93,7 @@ def test_the_same_as_the_audit_of_the_table(tiny_model, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer.train()
-    whole = gdpo.audit_dump(tmp_path / "rollouts")
+    whole = gdpo.audit(tmp_path / "rollouts")
     key = [(one.id, one.reward, one.value, one.what) for one in whole.findings]
     assert [(one.id, one.reward, one.value, one.what) for one in callback.findings] == key
     memory = trl_audit.audit(callback._dump())

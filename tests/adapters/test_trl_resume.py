@@ -109,7 +109,7 @@ def test_several_generations_for_one_step_are_all_in_its_file(tiny_model, tmp_pa
         assert frame.group_by("group").len()["len"].to_list() == [4] * 8
         for half in (frame[:16], frame[16:]):
             np.testing.assert_allclose(half["advantage"], gdpo.advantages(half.select("reward/vowels").to_numpy(), 4))
-    audited = gdpo.audit_dump(tmp_path / "rollouts").summary
+    audited = gdpo.audit(tmp_path / "rollouts").summary
     assert (audited.rollouts, audited.groups, audited.group_sizes) == (64, 16, {4: 16})
 
 
