@@ -120,10 +120,14 @@ class GRPOAdvantageEstimator:
 class _BuiltIn:
     def __init__(self, estimator_config, loss_config):
         self.leave_one_out = estimator_config.use_leave_one_out_baseline
+        self.weights = estimator_config.reward_weights
 
     def compute_advantage(self, prompt_ids, rewards, mask, repeated_batch, **kwargs):
         total = 0
-        for key in sorted(key for key in repeated_batch if key.startswith("reward/")):
+        keys = sorted(key for key in repeated_batch if key.startswith("reward/"))
+        if self.weights is not None and len(self.weights) != len(keys):
+            raise ValueError(f"reward_weights has {len(self.weights)} entries, the batch {len(keys)} components")
+        for key in keys:
             values = repeated_batch[key]
             mean, std = calculate_baseline_and_std_per_prompt(
                 prompt_ids, values, torch.ones_like(values), self.leave_one_out

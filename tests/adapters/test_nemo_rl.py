@@ -234,6 +234,29 @@ def test_a_wrong_config_is_an_error_at_start(nemo, settings, said):
         nemo.estimator.GDPOAdvantageEstimator(config(**settings), None)
 
 
+def test_without_the_launcher_a_guarded_config_stops(nemo):
+    """``reward_weights: []`` beside the block: NeMo-RL's own estimator, which does not read the block, trains nothing."""
+    parts = random(["a", "b"])
+    order, arguments = batch(parts, 8)
+    guarded = config(reward_weights=[], gdpo={"weights": {"a": 1.0, "b": 0.5}})
+    with pytest.raises(ValueError, match="reward_weights has 0 entries"):
+        nemo.stock(guarded, None).compute_advantage(**arguments)
+    result = nemo.estimator.GDPOAdvantageEstimator(guarded, None).compute_advantage(**arguments)[:, 0]
+    np.testing.assert_allclose(result, expected(parts, order, 8, weights=[1.0, 0.5]), atol=1e-6)
+
+
+def test_scores_that_are_no_numbers(nemo):
+    """An infinity is an error that names the reward; a reward missing throughout leaves the others as they are."""
+    parts = random(["a", "b"])
+    order, arguments = batch(parts, 8)
+    arguments["repeated_batch"]["reward/b"][:] = np.nan
+    result = made(nemo).compute_advantage(**arguments)[:, 0]
+    np.testing.assert_allclose(result, expected({"a": parts["a"]}, order, 8), atol=1e-6)
+    arguments["repeated_batch"]["reward/b"][3] = np.inf
+    with pytest.raises(gdpo.Error, match="infinit.*'b'|'b'.*inf"):
+        made(nemo).compute_advantage(**arguments)
+
+
 def test_a_batch_that_does_not_fit_the_config(nemo):
     _, arguments = batch(random(["correctness", "format"]), 8)
     with pytest.raises(gdpo.Error, match="names the reward 'formatt'.*did you mean 'format'"):

@@ -135,6 +135,7 @@ def test_a_resumed_run_goes_on_where_megatron_loads(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        ({"reward_key": None}, "--reward-key is not set"),
         ({"custom_advantage_function_path": "a.b"}, "--custom-advantage-function-path is 'a.b'"),
         ({"gdpo": {"weights": {"correct": 1.0, "fromat": 1.0}}}, "'fromat', but .* did you mean 'format'"),
         ({"advantage_estimator": "ppo"}, "--advantage-estimator is 'ppo'"),

@@ -27,7 +27,8 @@ def read_settings(estimator: Any) -> Settings:
 
 
 def _check_beside(estimator: Any, block: Mapping[str, Any]) -> None:
-    if get(estimator, "reward_weights") is not None:
+    # An empty list says: NeMo-RL's own estimator stops on it ("0 entries"), should the launcher have been forgotten.
+    if get(estimator, "reward_weights"):
         raise Error(
             "grpo.adv_estimator.reward_weights is a list, which NeMo-RL gives to the rewards in the alphabetical order "
             f"of their names: remove it, and write {WHERE}.weights by name, such as {{correctness: 1.0, format: 0.5}}"

@@ -3,6 +3,7 @@
     --custom-reward-post-process-path gdpo.adapters.slime.post_process
     --custom-config-path my.yaml              # gdpo: {weights: {correct: 1.0, format: 0.5}}
     --advantage-estimator grpo                # hands the value on to every token, as it is
+    --reward-key correct                      # which number slime's own metrics, filters and evaluation take
 
 The reward function (``--custom-rm-path``) returns a dict, ``{"correct": 1.0, "format": 0.0}``, for each sample; a name
 that is missing, or None, is missing. The block ``gdpo`` has the keys of NeMo-RL's (see the documentation). What is
@@ -139,6 +140,9 @@ def _check_beside(args: Any) -> None:
                     f"more: {', '.join(ESTIMATORS)} were expected")  # fmt: skip
     if getattr(args, "normalize_advantages", False):
         raise Error("--normalize-advantages whitens gdpo's advantages once more: leave it off")
+    if not getattr(args, "reward_key", "any"):
+        raise Error("--reward-key is not set, and without it slime's own metrics, filters and evaluation stop at a "
+                    "reward that is a dict: name the one that they are to take, which every sample has")  # fmt: skip
     other = getattr(args, "custom_advantage_function_path", None)
     if other is not None:
         raise Error(f"--custom-advantage-function-path is {other!r}, which stands in the place of gdpo's advantages: "
