@@ -285,14 +285,18 @@ class Objective:
             raise Error(f"the objective is {config!r}, but a mapping with method and rewards was expected")
         return cls.from_config(config.get("objective", config), folder=folder)
 
-    def to_yaml(self) -> str:
-        """``config`` as YAML, with the range that each reward declares: readers of a dump do not build the rewards."""
+    def record(self) -> dict[str, Any]:
+        """``config`` with the range that each reward declares: for dumps, whose readers build no rewards."""
         config = self.config()
         for name, reward in self.rewards.items():
             bounds = _range(name, reward)
             if bounds is not None:
                 config["rewards"][name]["range"] = list(bounds)
-        return str(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        return config
+
+    def to_yaml(self) -> str:
+        """``record`` as YAML."""
+        return str(yaml.safe_dump(self.record(), sort_keys=False, allow_unicode=True))
 
     def _check_options(self) -> None:
         """Run the method once on two rollouts, so that a wrong option is an error now and not at the first step."""

@@ -22,6 +22,8 @@ from test_trl import PROMPTS, config, digits, spy, vowels
 import gdpo
 from gdpo import Objective, Reward
 from gdpo.adapters import trl_hook, trl_sampling
+from gdpo.audit.explain import explain
+from gdpo.rollouts import open_dump
 from gdpo.trl import GDPOMixin, GDPOTrainer, attach
 
 MANY = datasets.Dataset.from_dict({"prompt": ["x" * k + "abcdefgh"[k % 8] for k in range(1, 17)]})
@@ -233,10 +235,14 @@ def test_truncated_completions_left_out(tiny_model, tmp_path):
     steps = []
     trainer = GDPOTrainer(
         str(tiny_model), [vowels, even], config(tmp_path, max_steps=1, max_completion_length=40, per_device_train_batch_size=32),
-        PROMPTS, exclude_truncated=True, on_step=steps.append,
+        PROMPTS, exclude_truncated=True, on_step=steps.append, rollouts_folder=tmp_path / "rollouts",
     )  # fmt: skip
     trainer.train()
     step = steps[0]
+    dump = open_dump(tmp_path / "rollouts")
+    for row in (0, 7, 31):
+        one = explain(dump, f"1-{row}")  # the table says who counted
+        assert one.advantage == pytest.approx(one.recorded, abs=1e-9)
     cut = np.array(step.lengths) >= 40
     assert 0 < cut.sum() < 32
     expected = gdpo.advantages(step.scores, 8, include=~cut)

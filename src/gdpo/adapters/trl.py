@@ -58,6 +58,8 @@ class Step:
     """[B, R] raw scores, NaN = missing."""
     estimate: Estimate
     metrics: dict[str, float]
+    include: Any = None
+    """[B] bool, the rollouts that counted; None: all."""
 
 
 class GDPOMixin:
@@ -217,7 +219,7 @@ class GDPOMixin:
             self._metrics[mode]["frac_reward_zero_std"][-1] = float(1 - has_signal(estimate).mean())
         if mode == "train":
             self.objective.observe(batch.scores, estimate, progress)
-            self._gdpo_finish(batch, estimate, metrics)
+            self._gdpo_finish(batch, estimate, metrics, extra.get("include"))
         return output
 
     def _gdpo_replace_logged(self: Any, batch: Generated | None, advantages: list[float]) -> None:
@@ -232,7 +234,7 @@ class GDPOMixin:
                 column.clear()
                 column.extend(values)
 
-    def _gdpo_finish(self: Any, batch: Generated, estimate: Estimate, metrics: dict[str, float]) -> None:
+    def _gdpo_finish(self: Any, batch: Generated, estimate: Estimate, metrics: dict[str, float], include: Any) -> None:
         """Hand the step to the writer, to ``on_step`` and to the audits, on the main process."""
         audits = [one for one in self.callback_handler.callbacks if isinstance(one, AuditCallback)]
         for one in audits:
@@ -246,7 +248,7 @@ class GDPOMixin:
         lengths = gather_object([len(sequence) for sequence in batch.ids])
         if not self.accelerator.is_main_process:
             return
-        step = Step(self.state.global_step + 1, prompts, completions, lengths, batch.scores, estimate, metrics)
+        step = Step(self.state.global_step + 1, prompts, completions, lengths, batch.scores, estimate, metrics, include)
         if self._gdpo_writer is not None:
             self._gdpo_write(step)
         if self._gdpo_on_step is not None:

@@ -70,7 +70,11 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
         weights = np.broadcast_to(np.asarray(estimate.weights, dtype=np.float64), step.scores.shape)
         columns = {f"weight/{name}": weights[:, k] for k, name in enumerate(estimate.names)}
         columns |= {"length": step.lengths, "advantage": np.asarray(estimate.advantages)}
-        self._steps.append((step.step, step.scores, np.asarray(estimate.group), columns))
+        # Rollouts that were left out did not count in the advantages, and so do not in the audit.
+        scores = (
+            step.scores if step.include is None else np.where(np.asarray(step.include)[:, None], step.scores, np.nan)
+        )
+        self._steps.append((step.step, scores, np.asarray(estimate.group), columns))
         while self._steps[0][0] <= step.step - self.window:
             self._steps.popleft()
         self._new = True
@@ -131,4 +135,4 @@ class AuditCallback(TrainerCallback):  # type: ignore[misc]
                 ids = pl.Series("rollout", [f"{step}-{row}" for row in range(len(scores))], dtype=pl.String)
                 yield Batch(step, scores, group, pl.DataFrame({"rollout": ids, **columns}))
 
-        return Dump(list(names), "trl", {}, summary, read, {"objective": self._objective.config()})
+        return Dump(list(names), "trl", {}, summary, read, {"objective": self._objective.record()})

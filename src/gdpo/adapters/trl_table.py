@@ -24,7 +24,7 @@ def table(steps: Sequence[Any], text: bool, task: str) -> pl.DataFrame:
         frame = rollout_frame(
             step=one.step, prompts=one.prompts if text else none, completions=one.completions if text else none,
             lengths=one.lengths, names=one.estimate.names, scores=one.scores, group=one.estimate.group + groups,
-            estimate=one.estimate, task=task,
+            estimate=one.estimate, task=task, include=one.include,
         )  # fmt: skip
         if not text:  # null, so that an audit takes the length in tokens
             hidden = [pl.lit(None, dtype=pl.String).alias(name) for name in ("prompt", "completion")]
