@@ -40,10 +40,13 @@ def names(folder):
 
 def test_a_reader_sees_whole_files_only(tmp_path):
     """A reader that looks again and again while steps are written finds each step whole or not at all."""
-    writer, done, seen = RolloutWriter(tmp_path), threading.Event(), []
+    writer, done, looked, seen = RolloutWriter(tmp_path), threading.Event(), threading.Event(), []
 
     def write():
         for step in range(1, 61):
+            if step % 10 == 0:  # a slow reader on a busy machine sees several states, too
+                looked.clear()
+                looked.wait(20)
             writer.put(step, lambda step=step: table(step, text="word " * 200), {})
         writer.flush()
         done.set()
@@ -51,6 +54,7 @@ def test_a_reader_sees_whole_files_only(tmp_path):
     thread = threading.Thread(target=write)
     thread.start()
     while not done.is_set():
+        looked.set()
         try:
             dump = open_dump(tmp_path)
         except gdpo.Error as error:
