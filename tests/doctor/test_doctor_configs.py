@@ -112,7 +112,7 @@ def test_trl(tmp_path):
     assert "rewards are summed before they are normalised (GRPO)" in text
     assert "from gdpo.trl import GDPOTrainer, GRPOConfig  # was: from trl import GRPOConfig, GRPOTrainer" in text
     assert "here 4 groups of 8 a process" in text
-    assert "arXiv 2601.05242 trains GRPO and GDPO with the same settings" in text
+    assert "(arXiv 2601.05242) trains GRPO and GDPO with the same settings" in text
     assert text.splitlines()[-1] == "nothing wrong"
 
 
@@ -171,7 +171,7 @@ def test_what_is_wrong_for_trl(tmp_path, change, texts):
         ("scale_rewards: batch", "GDPOTrainer(..., method='grpo_batch_std')"),
         ("mask_truncated_completions: true", "exclude_truncated=True"),
         ("loss_type: dr_grpo", "is about the loss's length"),
-        ("generation_batch_size: 8", "In one group alone it takes back what GDPO told apart"),
+        ("generation_batch_size: 8", "alone it takes back what GDPO told apart"),
         ("per_device_train_batch_size: 3", "12 rollouts a process are no whole groups of 8"),
         ("reward_funcs: accuracy_reward\nreward_weights: [1.0]", "there is one reward"),
         ("reward_model_name_or_path: my/model\nreward_weights: [1, 1, 1]", "nothing wrong"),
