@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gdpo.core.errors import Error
 from gdpo.core.inputs import nearest
 from gdpo.objective import Objective, Reward
@@ -91,6 +93,15 @@ def unique_names(names: Sequence[Any]) -> list[str]:
     return found
 
 
+def weights_of(trainer: Any) -> list[float]:
+    """A trainer's weights by position, exact: TRL keeps them in float32, where 0.7 is 0.699999988."""
+    kept: list[float] = trainer.reward_weights.tolist()
+    given = getattr(trainer.args, "reward_weights", None) or ()
+    single = np.asarray(given, dtype=np.float32).tolist()
+    # Environments add weights after the given ones; whatever else a trainer did to its tensor counts.
+    return [float(given[k]) if k < len(single) and single[k] == value else value for k, value in enumerate(kept)]
+
+
 def objective_of(
     trainer: Any, names: Sequence[str], method: str, options: Mapping[str, Any] | None, gates: Mapping[str, str] | None
 ) -> Objective:
@@ -98,7 +109,7 @@ def objective_of(
     for name in gates or {}:
         if name not in names:
             raise Error(f"gates names {name!r}, but the rewards are {list(names)}")
-    weights = trainer.reward_weights.tolist()
+    weights = weights_of(trainer)
     rewards: dict[str, Any] = {
         name: Reward(function, weight=weight, given=(gates or {}).get(name))
         for name, function, weight in zip(names, trainer.reward_funcs, weights, strict=True)
@@ -121,7 +132,7 @@ def with_environments(objective: Objective, trainer: Any, names: Sequence[str]) 
         if "__init__.<locals>.get_reward" not in getattr(function, "__qualname__", ""):
             raise Error(f"the trainer has the reward {name!r}, but the objective has {objective.names}: name it there, "
                         "with weight 0 if it is not to count")  # fmt: skip
-        extra[name] = Reward(function, weight=float(trainer.reward_weights[k]))
+        extra[name] = Reward(function, weight=weights_of(trainer)[k])
     for name in objective.names:
         if name not in names:
             raise Error(f"the objective has the reward {name!r}, which the trainer has not{nearest(name, names)}")
