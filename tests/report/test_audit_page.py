@@ -229,3 +229,19 @@ def test_repeated_steps_are_drawn_as_parts_in_their_order(tmp_path):
     assert len(found.series["step"]) == 6
     assert chart["x"] == [1, 2, 3, 4, 5, 6]
     assert chart["x_label"] == "part"
+
+
+def test_the_map_of_conflicts_shows_what_tells_prompts_apart(tmp_path):
+    folder = small_dump(tmp_path / "dump")
+    system = "Work out the answer step by step between tags, then give the final number after "
+    for file in folder.iterdir():
+        frame = pl.read_parquet(file)
+        chat = [
+            json.dumps([{"role": "system", "content": system}, {"role": "user", "content": f"{system * 2}{text}"}])
+            for text in frame["prompt"]
+        ]
+        frame.with_columns(prompt=pl.Series(chat)).write_parquet(file)
+    text = written(folder, tmp_path / "a.html")
+    table = text[text.index('id="conflicts"') : text.index('id="rollouts"')]
+    assert re.search(r'<th scope="row">… [a-z ]*question \d+ <button', table)
+    assert "Work out" not in table

@@ -18,7 +18,7 @@ _COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 _MOST_SKIPPED = 5
 _MOST_WEIGHTS = 8
 _HEADS = ("mean", "spread", "dead", "share", "missing")
-_LEGEND = "spread: mean std in a group; dead: groups in which it is tied; share: of the advantage"
+_LEGEND = "spread: mean std in a group; dead: tied groups; share: of the advantage"
 _NUMBERS = 50
 """Columns that the numbers of the table take, five of at most 9 characters with a space before each."""
 _NARROWEST = 64
