@@ -62,6 +62,10 @@ def run_audit(
         keys = {text.partition("=")[0] for text in others}
         shared = [text for text in own if text.partition("=")[0] not in keys and not text.startswith("steps=")]
         changed = compare(found, _audited(against, [*shared, *others], reading)[1])
+    if html is not None:  # before anything is printed: a pipe that closes early costs no page
+        from gdpo.report.html import write_audit_report
+
+        write_audit_report(found, dump, str(path), Path(html))
     if as_json:
         extra = {} if changed is None else {"changes": [change.to_dict() for change in changed]}
         _print_json({**found.to_dict(), **extra})
@@ -70,9 +74,6 @@ def run_audit(
     else:
         print_comparison(changed, str(path), str(against), Console())
     if html is not None:
-        from gdpo.report.html import write_audit_report
-
-        write_audit_report(found, dump, str(path), Path(html))
         print(html, file=sys.stderr if as_json else sys.stdout)
     return 0 if threshold is None else int(bool(at_or_above(found.findings, threshold)))
 
