@@ -42,7 +42,7 @@ def test_trl(tiny_model, tmp_path, monkeypatch):
         **{name: scored(name) for name in ("correct", "well_formed", "short")},
     }  # fmt: skip
     found = blocks("trl.md", "python")
-    assert len(found) == 4
+    assert len(found) == 5
     assert all(len(block.splitlines()) < 10 for block in found[:2])
     kinds = []
     for block in found:
@@ -50,6 +50,7 @@ def test_trl(tiny_model, tmp_path, monkeypatch):
         kinds.append(type(names["trainer"]))
     assert issubclass(kinds[1], GDPOTrainer)
     assert issubclass(kinds[3], GDPOMixin)
+    assert isinstance(names["trainer"].callback_handler.callbacks[-1], names["AuditCallback"])
     names["trainer"].train()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+import transformers
 import trl
 from test_trl import PROMPTS, config, digits, spy, vowels
 
@@ -320,6 +321,50 @@ def test_environment_rewards_join_the_objective(tiny_model, tmp_path):
     scores, advantages = seen[0]
     expected = gdpo.advantages(scores.double(), 8, "mo_grpo", weights=[0.5, 1.0])
     np.testing.assert_allclose(advantages, expected, atol=1e-5)
+
+
+class Door:
+    """An environment without tools that owns its reward."""
+
+    opened = 0
+
+    def reset(self, **row):
+        Door.opened += 1
+        self.reward = None if Door.opened % 5 == 0 else float(Door.opened % 3)
+        return " Push or pull?"
+
+    def get_reward(self):
+        return self.reward
+
+
+@pytest.mark.skipif(
+    "get_reward()" not in Path(trl.trainer.grpo_trainer.__file__).read_text(), reason="this TRL has no such environment"
+)
+def test_a_real_environment(tiny_model, tmp_path):
+    """TRL's own environments: their reward joins the objective with weight 1, missing where they give none."""
+
+    def long(completions, **columns):
+        return [float(len(completion[0]["content"])) for completion in completions]
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model, padding_side="left")
+    tokenizer.chat_template = (  # TRL asks for one that can render calls of tools
+        "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}"
+        "{% for call in message['tool_calls'] or [] %}{{ call['function']['name'] }}{{ call['function']['arguments'] }}"
+        "{% endfor %}\n{% endfor %}"
+    )
+    rows = datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in ("a", "bc")])
+    trainer = GDPOTrainer(
+        str(tiny_model), args=config(tmp_path, max_steps=1), train_dataset=rows, environment_factory=Door,
+        processing_class=tokenizer,
+        objective=Objective(long=Reward(long, weight=0.5)), rollouts_folder=tmp_path / "rollouts",
+    )  # fmt: skip
+    assert trainer.objective.names == ["long", "Door"]
+    trainer.train()
+    frame = pl.read_parquet(tmp_path / "rollouts" / "step-000001.parquet")
+    assert frame["reward/Door"].null_count() > 0
+    assert frame["weight/Door"].unique().to_list() == [1.0]
+    scores = frame.select("reward/long", "reward/Door").to_numpy()
+    np.testing.assert_allclose(frame["advantage"], gdpo.advantages(scores, 8, weights=[0.5, 1.0]), atol=1e-12)
 
 
 def test_a_full_disk_costs_the_table_not_the_run(tiny_model, tmp_path, monkeypatch):

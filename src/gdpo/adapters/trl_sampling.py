@@ -48,6 +48,11 @@ def check_sampling(which: str | None, rounds: int, objective: Objective, dataset
         raise Error(f"resample is {which!r}{nearest(which, known)}")
     if rounds < 1:
         raise Error(f"resample_rounds is {rounds}, but at least 1 was expected")
+    columns = getattr(dataset, "column_names", None) or []
+    for name in ("image", "images"):
+        if name in columns:
+            raise Error(f"resample cannot join batches with images, but the training data has the column {name!r}: set "
+                        "resample=None")  # fmt: skip
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise Error("resample draws further prompts by index, but the training data is a stream: use a data set of "
                     "known length, or resample=None")  # fmt: skip
@@ -149,7 +154,9 @@ def _merge_tensors(
         raise Error(f"TRL gave {sorted(old.keys() ^ new.keys())} for one batch and not for another of the same step, "
                     "so dynamic sampling cannot join them: set resample=None")  # fmt: skip
     pad = getattr(trainer, "pad_token_id", None)
-    pad = pad if pad is not None else trainer.processing_class.pad_token_id
+    # A processor of texts and images keeps it in its tokenizer.
+    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    pad = pad if pad is not None else tokenizer.pad_token_id
     order = torch.as_tensor(local)
     for key, one in old.items():
         two = new[key]
