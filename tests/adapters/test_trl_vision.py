@@ -100,7 +100,7 @@ def test_images_in_a_column(seeing, tmp_path, column):
     frame = pl.read_parquet(tmp_path / "rollouts" / "step-000001.parquet")
     assert '[{"type": "image"}, {"type": "text"' in frame["prompt"][0]
     assert "PIL" not in frame["prompt"][0]
-    assert gdpo.audit_dump(tmp_path / "rollouts").summary.group_sizes == {4: 8}
+    assert gdpo.audit(tmp_path / "rollouts").summary.group_sizes == {4: 8}
 
 
 def step_text(step):
