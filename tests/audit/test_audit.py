@@ -309,3 +309,14 @@ def test_the_table_of_every_recipe_is_audited_under_its_objective(name, tmp_path
     one = explain(dump, "1-17")
     assert one.method_from == "the dump"
     assert one.advantage == pytest.approx(one.recorded, abs=1e-9)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0])
+def test_a_reward_at_its_bound_in_every_rollout_is_dead(level):
+    """Public report: a similarity that was 0 for every rollout (P12 of the cases beside a checkout)."""
+    random = np.random.default_rng(0)
+    steps = [(np.stack([random.integers(0, 2, 64), np.full(64, level)], 1), np.arange(64) // 8) for _ in range(4)]
+    found = {one.id: one for one in audit(dump_of(steps, ("correct", "similar")), bounds={"similar": (0, 1)}).findings}
+    assert found["dead"].reward == "similar"
+    assert found["dead"].severity == "error"
+    assert found["saturation"].reward == "similar"

@@ -16,7 +16,8 @@ def findings(evidence: Evidence) -> list[Finding]:
         return []
     found = [one for detect in DETECTORS for one in detect(evidence)]
     saturated = {one.reward for one in found if one.id == "saturation"}
-    found = [one for one in found if not (one.id == "dead" and one.reward in saturated)]
+    # Saturation says why a reward is mostly tied; one that is tied nearly everywhere is called dead as well.
+    found = [one for one in found if not (one.id == "dead" and one.severity != "error" and one.reward in saturated)]
     return sorted(found, key=lambda one: (-(one.cost or 0.0), one))
 
 
