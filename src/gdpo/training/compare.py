@@ -172,7 +172,9 @@ def _share_cores(sweep: Sweep, jobs: int) -> tuple[int, int]:
     if jobs == 0:
         import torch
 
-        small = all(run.recipe.model == "nano" for run in sweep.runs) and not torch.cuda.is_available()
+        from gdpo.training import models
+
+        small = all(run.recipe.model in models.shipped() for run in sweep.runs) and not torch.cuda.is_available()
         jobs = cores if small else 1
     jobs = max(1, min(jobs, len(sweep.runs)))
     return jobs, max(1, cores // jobs)

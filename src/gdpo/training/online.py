@@ -136,7 +136,7 @@ def _config(recipe: Recipe, run: RunFolder) -> Any:
     values: dict[str, Any] = {
         "output_dir": str(run.checkpoints), "max_steps": recipe.steps, "run_name": recipe.folder.name,
         "logging_steps": 1, "save_strategy": "steps", "save_total_limit": 2, "use_cpu": not on_gpu,
-        "bf16": recipe.dtype == "bfloat16", "gradient_checkpointing": recipe.model != "nano",
+        "bf16": recipe.dtype == "bfloat16", "gradient_checkpointing": recipe.model not in models.shipped(),
         "disable_tqdm": True, "dataloader_pin_memory": on_gpu, "log_level": "error",
     }  # fmt: skip
     for theirs, ours in _OWN.items():
