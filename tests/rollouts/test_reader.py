@@ -465,3 +465,14 @@ def test_nested_lines_read_by_polars_and_one_by_one_agree(tmp_path, monkeypatch)
         for one, other in zip(fast, slow, strict=True):
             np.testing.assert_array_equal(one.scores, other.scores)
             assert one.rows.equals(other.rows.select(one.rows.columns))
+
+
+def test_broken_bytes_are_said_once_and_counted(tmp_path):
+    rows = [json.dumps({"step": 1, "prompt": str(k // 4), "completion": "caf\u00e9", "r": float(k % 2)}, ensure_ascii=False)
+            for k in range(16)]  # fmt: skip
+    (tmp_path / "a.jsonl").write_bytes("\n".join(rows).encode("latin-1"))
+    dump = open_dump(tmp_path / "a.jsonl")
+    batches = list(dump.batches())
+    assert len(batches[0].scores) == 16
+    said = [note for note in dump.summary.notes if "UTF-8" in note]
+    assert said == ["bytes that are no UTF-8 were replaced in 16 lines, first in a.jsonl line 1"]

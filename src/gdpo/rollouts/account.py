@@ -17,6 +17,8 @@ class Account:
     """(reward, what) -> the first places."""
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
+    texts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """What was done to texts -> (lines, the first place)."""
 
     def skip(self, where: str, why: str) -> None:
         """A line or file that cannot be read."""
@@ -29,6 +31,11 @@ class Account:
         """Something a user should know, said once."""
         if text not in self.said:
             self.said.append(text)
+
+    def text(self, what: str, where: str) -> None:
+        """A line whose text was not read as it stands."""
+        count, first = self.texts.get(what, (0, where))
+        self.texts[what] = count + 1, first
 
     def value(self, reward: str, what: str, where: str, count: int = 1) -> None:
         """A value that was not read as it stands."""
@@ -46,6 +53,8 @@ class Account:
     def all_notes(self) -> list[str]:
         """Notes, and one for each kind of odd value."""
         notes = list(self.said)
+        for what, (count, first) in self.texts.items():
+            notes.append(f"{what} in {count} {'line' if count == 1 else 'lines'}, first in {first}")
         for (reward, what), places in self.odd.items():
             count = self.counts[reward, what]
             more = f" and {count - len(places)} more" if count > len(places) else ""

@@ -140,7 +140,7 @@ def records_of(block: bytes, first: int, source: Source, account: Account) -> It
             text = line.decode("utf-8")
         except UnicodeDecodeError:
             text = line.decode("utf-8", "replace")
-            account.note(f"bytes that are no UTF-8 were replaced, first in {where}")
+            account.text("bytes that are no UTF-8 were replaced", where)
         try:
             record = json.loads(text, strict=False)
         except (ValueError, RecursionError):
